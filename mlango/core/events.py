@@ -1,0 +1,282 @@
+"""What happens in a run, one frozen dataclass a fact, in the order of ``seq``.
+
+Each event has ``seq`` (from 0, without gaps), ``run`` (the trace's uuid), ``step``, ``at``
+(seconds since the epoch) and ``parent`` (the uuid of the run that started this one, or None).
+Exactly one Finished or Failed comes, last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from mlango.core.values import to_json
+
+if TYPE_CHECKING:
+    from mlango.core.run import AgentRun
+
+VERSION = 1
+E = TypeVar("E", bound="type[Event]")
+
+
+def quick(cls: E) -> E:
+    """Give a frozen, slotted dataclass a faster ``__init__``.
+
+    The generated one looks up ``object.__setattr__`` for every field, which costs as much
+    as a whole step of the loop; the slots' own setters are twice as fast.
+    """
+    names = [field.name for field in fields(cls)]
+    scope: dict[str, Any] = {f"_set_{name}": getattr(cls, name).__set__ for name in names}
+    scope |= {f"_default_{field.name}": field.default for field in fields(cls)}
+    declared = {field.name: field for field in fields(cls)}
+    arguments = ", ".join(
+        name if declared[name].default is _missing else f"{name}=_default_{name}"
+        for name in names
+    )
+    body = "\n".join(f"    _set_{name}(self, {name})" for name in names)
+    # Only names of declared fields get into the text.
+    exec(f"def __init__(self, {arguments}):\n{body}", scope)  # noqa: S102
+    cls.__init__ = scope["__init__"]  # type: ignore[misc]
+    return cls
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """The base of all events."""
+
+    kind: ClassVar[str] = ""
+
+    seq: int
+    run: str
+    step: int
+    at: float
+    parent: str | None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the event as JSON-safe data, by the layout of version ``v``."""
+        head = {
+            "v": VERSION,
+            "kind": self.kind,
+            "seq": self.seq,
+            "run": self.run,
+            "step": self.step,
+            "at": datetime.fromtimestamp(self.at, UTC).isoformat(),
+        }
+        if self.parent is not None:
+            head["parent"] = self.parent
+        return head | self.payload()
+
+    def payload(self) -> dict[str, Any]:
+        """Return the fields of this kind of event, JSON-safe."""
+        own = self.__class__.__annotations__
+        return {name: to_json(getattr(self, name)) for name in own if name != "kind"}
+
+
+_missing = Event.__dataclass_fields__["seq"].default
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Started(Event):
+    """The run begins; first of all events."""
+
+    kind: ClassVar[str] = "started"
+
+    agent: str
+    trace: str
+    session_id: str
+    message: str
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Thinking(Event):
+    """The model is asked; its answer may take a while."""
+
+    kind: ClassVar[str] = "thinking"
+
+    model: str
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class TextChunk(Event):
+    """A piece of the answer's text."""
+
+    kind: ClassVar[str] = "text_chunk"
+
+    text: str
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class ReasoningChunk(Event):
+    """A piece of the model's thinking."""
+
+    kind: ClassVar[str] = "reasoning_chunk"
+
+    text: str
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class ToolCallChunk(Event):
+    """A piece of a tool call's arguments, as JSON text; ``index`` counts the calls."""
+
+    kind: ClassVar[str] = "tool_call_chunk"
+
+    index: int
+    tool_call_id: str
+    name: str
+    arguments: str
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class ToolCalled(Event):
+    """A tool is about to run. ``arguments`` is a dict, or the text that is not one."""
+
+    kind: ClassVar[str] = "tool_called"
+
+    name: str
+    arguments: Any
+    tool_call_id: str
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class ToolProgress(Event):
+    """A running tool tells how far it is."""
+
+    kind: ClassVar[str] = "tool_progress"
+
+    name: str
+    tool_call_id: str
+    progress: Any
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class ToolFinished(Event):
+    """A tool returned, failed or was skipped. ``content`` is what the model reads.
+
+    ``error_type`` is empty, or ``validation``, ``unknown``, ``timeout``, ``skipped``,
+    ``cancelled``, ``tool`` (a ToolError) or the name of the exception's class.
+    """
+
+    kind: ClassVar[str] = "tool_finished"
+
+    name: str
+    tool_call_id: str
+    content: Any
+    is_error: bool
+    error_type: str
+    duration_s: float
+    details: Any = None
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class StepFinished(Event):
+    """A model call and the tool calls it asked for are done."""
+
+    kind: ClassVar[str] = "step_finished"
+
+    stop_reason: str
+    input_tokens: int
+    output_tokens: int
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Retrying(Event):
+    """A model call failed and is tried again after ``delay`` seconds."""
+
+    kind: ClassVar[str] = "retrying"
+
+    attempt: int
+    max_retries: int
+    delay: float
+    error: str
+    exception_type: str
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Steered(Event):
+    """A message given with ``steer()`` was added to the conversation."""
+
+    kind: ClassVar[str] = "steered"
+
+    message: str
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class FollowedUp(Event):
+    """A message given with ``follow_up()`` was added to the conversation."""
+
+    kind: ClassVar[str] = "followed_up"
+
+    message: str
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class ArtifactAdded(Event):
+    """A tool or the model made a file."""
+
+    kind: ClassVar[str] = "artifact_added"
+
+    name: str
+    mime_type: str
+    size: int
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Finished(Event):
+    """The run ended, but did not fail; last of all events."""
+
+    kind: ClassVar[str] = "finished"
+
+    result: AgentRun
+
+    @property
+    def output(self) -> Any:
+        return self.result.output
+
+    @property
+    def trace(self) -> str:
+        return self.result.trace_uuid
+
+    @property
+    def tools_used(self) -> list[str]:
+        return self.result.tools_used
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        return self.result.usage.describe()
+
+    @property
+    def error(self) -> str:
+        return self.result.error
+
+    def payload(self) -> dict[str, Any]:
+        return self.result.describe()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Failed(Event):
+    """The run failed; last of all events. ``error`` is safe to show."""
+
+    kind: ClassVar[str] = "failed"
+
+    error: str
+    exception_type: str
+    result: AgentRun
+
+    def payload(self) -> dict[str, Any]:
+        return {**self.result.describe(), "exception_type": self.exception_type}

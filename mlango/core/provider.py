@@ -1,0 +1,132 @@
+"""What speaks to a model: one request, one streamed response.
+
+To add a provider, subclass Provider and override one of ``complete``, ``acomplete`` or
+``astream``; the other two adapt. Register it in ``MLANGO["PROVIDERS"]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from mlango.core.threads import in_pool
+from mlango.core.usage import NO_USAGE, Usage
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A model's request to call a tool.
+
+    ``arguments`` is the JSON text as the model wrote it, which may be broken, or a dict.
+    """
+
+    id: str
+    name: str
+    arguments: str | dict[str, Any] = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A model's whole answer.
+
+    ``raw_content`` is the assistant turn as the provider wants it echoed back, JSON-safe;
+    None when the text and the tool calls say it all. ``images`` are content parts.
+    """
+
+    END_TURN: ClassVar[str] = "end_turn"
+    TOOL_USE: ClassVar[str] = "tool_use"
+    MAX_TOKENS: ClassVar[str] = "max_tokens"
+    PAUSE_TURN: ClassVar[str] = "pause_turn"
+    REFUSAL: ClassVar[str] = "refusal"
+    CONTENT_FILTER: ClassVar[str] = "content_filter"
+
+    text: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    stop_reason: str = ""
+    usage: Usage = NO_USAGE
+    raw_content: Any = None
+    model: str = ""
+    refusal: str = ""
+    reasoning: str = ""
+    images: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.stop_reason:
+            reason = self.TOOL_USE if self.tool_calls else self.END_TURN
+            object.__setattr__(self, "stop_reason", reason)
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """A piece of the model's thinking."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A piece of a tool call's arguments; ``index`` counts the calls of the answer."""
+
+    index: int
+    id: str
+    name: str
+    arguments: str
+
+
+# What a stream yields: text as plain str, and the Completion last.
+Delta = str | ReasoningDelta | ToolCallDelta | Completion
+
+
+class Provider:
+    """One request to a model, one response. Retries, tools and memory are not its business.
+
+    ``name`` is the provider's alias; ``requires`` the import names of packages that it
+    needs; ``offline`` says that it never touches the network and costs nothing.
+    """
+
+    name: ClassVar[str] = ""
+    requires: ClassVar[tuple[str, ...]] = ()
+    offline: ClassVar[bool] = False
+
+    def complete(
+        self,
+        *,
+        model: str,
+        messages: list[Message],
+        system: str = "",
+        tools: list[dict[str, Any]] | None = None,
+        max_tokens: int = 4096,
+        **options: Any,
+    ) -> Completion:
+        """Return the model's answer to ``messages``, oldest first.
+
+        ``options`` hold what was set of ``temperature``, ``stop_sequences``, ``thinking``,
+        ``effort`` and the extra keyword arguments of the run. Raise a ProviderError.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} must override complete(), acomplete() or astream()."
+        )
+
+    async def acomplete(self, **request: Any) -> Completion:
+        """Return the answer; by default of astream() if that is overridden, else of complete()."""
+        if type(self).astream is Provider.astream:
+            return await in_pool(self.complete, **request)
+        async for delta in self.astream(**request):
+            if isinstance(delta, Completion):
+                return delta
+        raise NotImplementedError(f"{type(self).__name__}.astream() ended without a Completion.")
+
+    async def astream(self, **request: Any) -> AsyncIterator[Delta]:
+        """Yield the answer's pieces as they come and the whole Completion last."""
+        completion = await self.acomplete(**request)
+        if completion.reasoning:
+            yield ReasoningDelta(completion.reasoning)
+        if completion.text:
+            yield completion.text
+        yield completion
+
+    async def aclose(self) -> None:
+        """Close what is kept between calls, such as connections."""

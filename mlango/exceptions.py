@@ -1,0 +1,201 @@
+"""Every exception of mlango.
+
+    MlangoError
+    ├── Misconfigured                  a declaration or a setting is wrong
+    │   ├── ToolDefinitionError        a function cannot become a tool
+    │   └── UnknownAgent               no agent has this label
+    ├── Misused                        a call is wrong: an unknown argument, run() in a loop
+    ├── RunError                       a run failed; carries it as ``.run``
+    │   └── ProviderError              the model could not be asked or did not answer
+    │       ├── AuthenticationFailed
+    │       ├── RateLimited
+    │       ├── ProviderTimeout
+    │       ├── ContextLengthExceeded
+    │       ├── InvalidRequest
+    │       ├── ContentFiltered
+    │       ├── ProviderUnavailable
+    │       └── MalformedResponse
+    │           └── EmptyResponse
+    ├── SessionBusy                    another run has the session's turn
+    ├── CassetteError                  a cassette is missing, broken or does not match
+    ├── TraceNotFound                  no trace has this id, or several have
+    └── ToolError                      told to the model, word for word
+        └── InvalidArguments           the arguments do not fit the tool
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from django.core.exceptions import ImproperlyConfigured
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mlango.core.run import AgentRun
+
+__all__ = [
+    "AuthenticationFailed",
+    "CassetteError",
+    "ContentFiltered",
+    "ContextLengthExceeded",
+    "EmptyResponse",
+    "InvalidArguments",
+    "InvalidRequest",
+    "MalformedResponse",
+    "Misconfigured",
+    "Misused",
+    "MlangoError",
+    "ProviderError",
+    "ProviderTimeout",
+    "ProviderUnavailable",
+    "RateLimited",
+    "RunError",
+    "SessionBusy",
+    "ToolDefinitionError",
+    "ToolError",
+    "TraceNotFound",
+    "UnknownAgent",
+    "did_you_mean",
+]
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """Return `` Did you mean 'x'?`` for the closest of ``choices``, or an empty string."""
+    close = get_close_matches(str(name), list(choices), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+class MlangoError(Exception):
+    """The base of every exception of mlango."""
+
+
+class Misconfigured(MlangoError, ImproperlyConfigured):
+    """A declaration or a setting is wrong."""
+
+
+class ToolDefinitionError(Misconfigured):
+    """A function cannot become a tool."""
+
+
+class UnknownAgent(Misconfigured, LookupError):
+    """No agent has this label."""
+
+
+class Misused(MlangoError, TypeError):
+    """A call is wrong: an unknown argument, or ``run()`` where a loop is running."""
+
+
+class RunError(MlangoError):
+    """A run failed. ``run`` is the AgentRun with all that was done before, or None."""
+
+    def __init__(self, message: str = "", *, run: AgentRun | None = None) -> None:
+        super().__init__(message)
+        self.run = run
+
+
+class ProviderError(RunError):
+    """The model could not be asked or did not answer.
+
+    The message names the provider and the status and never holds a key or a prompt.
+    ``retry_after`` is in seconds, None when the provider said nothing; ``text`` is the
+    part of the answer that had arrived.
+    """
+
+    retryable = False
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        provider: str = "",
+        status: int | None = None,
+        retryable: bool | None = None,
+        retry_after: float | None = None,
+        text: str = "",
+        run: AgentRun | None = None,
+    ) -> None:
+        super().__init__(message, run=run)
+        self.provider = provider
+        self.status = status
+        self.retry_after = retry_after
+        self.text = text
+        if retryable is not None:
+            self.retryable = retryable
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is safe to store and to replay, JSON-safe."""
+        return {
+            "type": type(self).__name__,
+            "message": str(self),
+            "provider": self.provider,
+            "status": self.status,
+            "retryable": self.retryable,
+            "retry_after": self.retry_after,
+            "text": self.text,
+        }
+
+
+class AuthenticationFailed(ProviderError):
+    """The provider refused the key, or none is set."""
+
+
+class RateLimited(ProviderError):
+    """The provider asks to wait (HTTP 429)."""
+
+    retryable = True
+
+
+class ProviderTimeout(ProviderError):
+    """Nothing arrived in time: no connection, no first chunk, or a gap in the stream."""
+
+    retryable = True
+
+
+class ContextLengthExceeded(ProviderError):
+    """The messages are longer than the model can read."""
+
+
+class InvalidRequest(ProviderError):
+    """The provider refused the request (HTTP 400, 404, 422)."""
+
+
+class ContentFiltered(ProviderError):
+    """The provider refused to read the input or to answer."""
+
+
+class ProviderUnavailable(ProviderError):
+    """The provider cannot be reached or is out of order (HTTP 5xx)."""
+
+    retryable = True
+
+
+class MalformedResponse(ProviderError):
+    """What came back is not an answer: HTML, half a JSON document, a cut stream."""
+
+    retryable = True
+
+
+class EmptyResponse(MalformedResponse):
+    """The answer holds neither text nor a tool call."""
+
+
+class SessionBusy(MlangoError):
+    """Another run has the session's turn and did not end in time."""
+
+
+class CassetteError(MlangoError):
+    """A cassette is missing, broken, of another version, or does not match."""
+
+
+class TraceNotFound(MlangoError, LookupError):
+    """No trace has this id, or several have this prefix."""
+
+
+class ToolError(MlangoError):
+    """What a tool tells the model, word for word. Raise it in a tool."""
+
+
+class InvalidArguments(ToolError):
+    """The arguments of a tool call do not fit the tool."""
