@@ -1,0 +1,72 @@
+"""Where a run is written down, and read back.
+
+The loop tells its journal what it is about to send and what came back. A run's state is the
+fold of that (``mlango.core.state``), so a journal is also what resume and memory read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from mlango.core.usage import Usage
+
+if TYPE_CHECKING:
+    from mlango.core.run import Run
+
+LLM, TOOL, AGENT, MEMORY = "llm", "tool", "agent", "memory"
+
+
+@dataclass(slots=True)
+class Entry:
+    """One span: a model call, a tool call, or something said to the agent on the way.
+
+    ``output`` is what the conversation gained: the assistant message of an ``llm`` entry
+    (None when the call failed), the content of a ``tool`` entry, the messages of an
+    ``agent`` entry. Times are seconds since the epoch and seconds.
+    """
+
+    kind: str
+    name: str
+    ordering: int
+    step: int
+    started_at: float
+    duration_s: float
+    input: Any = None
+    output: Any = None
+    tool_call_id: str = ""
+    error: str = ""
+    error_type: str = ""
+    usage: Usage | None = None
+    cost: Decimal | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+
+class Journal:
+    """Writes nothing down: the journal of a run without tracing, and the base of the others.
+
+    Nothing here may raise for a failing store: a foreground run goes on without its trace.
+    """
+
+    async def open(self, run: Run) -> None:
+        """Note that ``run`` began, with its history and the new messages."""
+
+    def write(self, entry: Entry) -> None:
+        """Take ``entry`` without waiting."""
+
+    async def sync(self) -> None:
+        """Return when all that was written is safe."""
+
+    async def close(self, run: Run) -> None:
+        """Note how ``run`` ended and return when that is safe."""
+
+
+class ListJournal(Journal):
+    """Keeps the entries in a list, for tests and scripts."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def write(self, entry: Entry) -> None:
+        self.entries.append(entry)

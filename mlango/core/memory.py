@@ -1,0 +1,62 @@
+"""What was said before in a session.
+
+To add a memory, subclass Memory and override ``load``, ``append`` and ``clear``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mlango.core.provider import Message
+from mlango.core.threads import in_thread
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """Whose conversation: an agent's label, an owner ("" for nobody) and a session id."""
+
+    agent: str
+    owner: str
+    session_id: str
+
+
+class History(list[Message]):
+    """Messages that a memory recalled; ``traces`` are the uuids they were rebuilt from.
+
+    With ``traces`` set, a journal notes those instead of storing the messages again.
+    """
+
+    traces: tuple[str, ...] = ()
+
+
+class Memory:
+    """Keeps the turns of a session. ``blocking`` says that it must not run on the loop."""
+
+    blocking: ClassVar[bool] = True
+
+    def load(self, key: SessionKey) -> list[Message]:
+        """Return the session's messages, oldest first; an empty list if there are none."""
+        raise NotImplementedError(f"{type(self).__name__}.load() must be overridden.")
+
+    def append(self, key: SessionKey, messages: list[Message]) -> None:
+        """Add one whole turn: the user's messages, the answers and all tool results."""
+        raise NotImplementedError(f"{type(self).__name__}.append() must be overridden.")
+
+    def clear(self, key: SessionKey) -> None:
+        """Forget the session."""
+        raise NotImplementedError(f"{type(self).__name__}.clear() must be overridden.")
+
+    def describe(self) -> dict[str, object]:
+        """Return what the memory is, JSON-safe; part of an agent's fingerprint."""
+        return {"type": type(self).__name__} | {
+            name: value for name, value in vars(self).items() if not name.startswith("_")
+        }
+
+    async def aload(self, key: SessionKey) -> list[Message]:
+        return await in_thread(self.load, key) if self.blocking else self.load(key)
+
+    async def aappend(self, key: SessionKey, messages: list[Message]) -> None:
+        await in_thread(self.append, key, messages) if self.blocking else self.append(
+            key, messages
+        )

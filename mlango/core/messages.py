@@ -1,0 +1,222 @@
+"""Messages: plain dicts in the shape of OpenAI's chat API, oldest first.
+
+A tool message of a failed call holds ``is_error``. An assistant message may hold ``raw_content`` (the turn as its provider wants it echoed) and
+``provider`` (whose turn that is); every provider encodes them for its own wire.
+"""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mlango.core.provider import Completion, Message, ToolCall
+from mlango.core.values import clean, clean_json, dumps
+from mlango.exceptions import Misused
+
+ROLES = ("user", "assistant", "tool", "system")
+
+
+def user_messages(
+    message: Any, images: Iterable[Any] | None = None, files: Iterable[Any] | None = None
+) -> list[Message]:
+    """Return what the user says as messages; ``message`` is text, content parts or messages."""
+    said = _said(message)
+    parts = [image_part(image) for image in images or ()]
+    parts += [file_part(file) for file in files or ()]
+    if parts:
+        last = said[-1]
+        said[-1] = {**last, "content": [*content_parts(last["content"]), *parts]}
+    return said
+
+
+def _said(message: Any) -> list[Message]:
+    if isinstance(message, str):
+        if not message.strip():
+            raise Misused("The message is empty. Give the agent something to do.")
+        return [{"role": "user", "content": clean(message)}]
+    if not isinstance(message, list) or not message:
+        raise Misused(
+            f"A message is text, a list of content parts or a list of messages, "
+            f"not {type(message).__name__}."
+        )
+    if all(isinstance(item, dict) and "role" in item for item in message):
+        check_messages(message)
+        return [clean_json(item) for item in message]
+    for part in message:
+        if not (isinstance(part, dict) and isinstance(part.get("type"), str)):
+            raise Misused(
+                f"A content part is a dict with a 'type', such as "
+                f"{{'type': 'text', 'text': …}}, not {part!r:.80}."
+            )
+    return [{"role": "user", "content": clean_json(message)}]
+
+
+def check_messages(messages: Any) -> None:
+    """Raise Misused unless ``messages`` is a list of messages."""
+    if not isinstance(messages, list):
+        raise Misused(f"Messages are a list of dicts, not {type(messages).__name__}.")
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict) or message.get("role") not in ROLES:
+            raise Misused(
+                f"Message {index} must be a dict whose 'role' is one of {', '.join(ROLES)}."
+            )
+
+
+def content_parts(content: Any) -> list[dict[str, Any]]:
+    """Return a message's content as a list of parts."""
+    if isinstance(content, list):
+        return content
+    return [{"type": "text", "text": content}] if content else []
+
+
+def text_of(content: Any) -> str:
+    """Return the text in a message's content, without images and files."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content or () if part.get("type") == "text")
+
+
+def image_part(image: Any) -> dict[str, Any]:
+    """Return a content part for an image: a URL, a path, bytes or a ready part."""
+    if isinstance(image, dict):
+        return image
+    if isinstance(image, str) and image.startswith(("http://", "https://", "data:")):
+        return {"type": "image_url", "image_url": {"url": image}}
+    data, name = _read(image)
+    mime = sniff(data) or mimetypes.guess_type(name)[0] or ""
+    if not mime.startswith("image/"):
+        raise Misused(f"{name or 'The image'!r} is not a PNG, JPEG, GIF or WebP image.")
+    return {"type": "image_url", "image_url": {"url": data_url(data, mime)}}
+
+
+def file_part(file: Any) -> dict[str, Any]:
+    """Return a content part for a file: a path, bytes, an open file or a ready part."""
+    if isinstance(file, dict):
+        return file
+    data, name = _read(file)
+    mime = sniff(data) or mimetypes.guess_type(name)[0] or "application/octet-stream"
+    if mime.startswith("image/"):
+        return {"type": "image_url", "image_url": {"url": data_url(data, mime)}}
+    return {
+        "type": "file",
+        "file": {"filename": name or "file", "file_data": data_url(data, mime)},
+    }
+
+
+def _read(source: Any) -> tuple[bytes, str]:
+    if isinstance(source, bytes | bytearray):
+        return bytes(source), ""
+    if isinstance(source, str | Path):
+        path = Path(source)
+        try:
+            return path.read_bytes(), path.name
+        except OSError as error:
+            raise Misused(f"Cannot read the file {str(path)!r}: {error.strerror}.") from error
+    if hasattr(source, "read"):
+        data = source.read()
+        if isinstance(data, bytes):
+            return data, Path(str(getattr(source, "name", "") or "")).name
+    raise Misused(
+        f"An image or file is a path, bytes, an open binary file or a content part, "
+        f"not {type(source).__name__}."
+    )
+
+
+def data_url(data: bytes, mime: str) -> str:
+    return f"data:{mime};base64,{base64.b64encode(data).decode()}"
+
+
+def sniff(data: bytes) -> str:
+    """Return the media type that the first bytes tell, or an empty string."""
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    if data.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if data.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return "application/pdf" if data.startswith(b"%PDF-") else ""
+
+
+def assistant_message(completion: Completion, provider: str = "") -> Message:
+    """Return the assistant turn of ``completion``; its arguments are JSON objects."""
+    message: Message = {"role": "assistant", "content": clean(completion.text)}
+    if completion.images:
+        message["content"] = [*content_parts(message["content"]), *completion.images]
+    if completion.tool_calls:
+        message["tool_calls"] = [_call(call) for call in completion.tool_calls]
+    if completion.raw_content is not None:
+        message["raw_content"] = clean_json(completion.raw_content)
+        message["provider"] = provider
+    return message
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    arguments = call.arguments
+    if not isinstance(arguments, str):
+        arguments = dumps(arguments) if isinstance(arguments, dict) else "{}"
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": arguments},
+    }
+
+
+def tool_message(call_id: str, content: Any, is_error: bool = False) -> Message:
+    message: Message = {"role": "tool", "tool_call_id": call_id, "content": content}
+    if is_error:
+        message["is_error"] = True
+    return message
+
+
+def size(message: Message) -> int:
+    """Return about how many characters a message takes in a request."""
+    content = message.get("content") or ""
+    total = len(content) if isinstance(content, str) else sum(_part_size(p) for p in content)
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        total += len(function["name"]) + len(function["arguments"])
+    return total
+
+
+def _part_size(part: dict[str, Any]) -> int:
+    # An image is billed by its size in pixels, not by the length of its base64 text.
+    return len(part.get("text") or "") if part.get("type") == "text" else 1000
+
+
+def open_calls(messages: list[Message]) -> list[ToolCall]:
+    """Return the tool calls at the end of ``messages`` that have no result, in call order."""
+    answered: set[str] = set()
+    for message in reversed(messages):
+        if message["role"] == "tool":
+            answered.add(message["tool_call_id"])
+        elif message["role"] == "assistant":
+            return [
+                ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+                for call in message.get("tool_calls") or ()
+                if call["id"] not in answered
+            ]
+        else:
+            return []
+    return []
+
+
+def turns(messages: list[Message]) -> Iterator[list[Message]]:
+    """Yield the whole turns of a conversation: a user's message and all up to the next one.
+
+    What stands before the first user's message is left out: no request may begin with it.
+    """
+    turn: list[Message] = []
+    for message in messages:
+        if message["role"] == "user" and not (turn and turn[-1]["role"] == "user"):
+            if turn:
+                yield turn
+            turn = []
+        if turn or message["role"] == "user":
+            turn.append(message)
+    if turn:
+        yield turn

@@ -1,0 +1,187 @@
+"""What an agent declares (``Meta`` → ``_meta``) and what bounds its runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from mlango.exceptions import Misconfigured, did_you_mean
+
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
+THINKING = ("adaptive", "off", "minimal", *EFFORTS)
+STEERING_MODES = ("one-at-a-time", "all")
+
+
+class Unset:
+    """The value of an option that was not set, where None means something else."""
+
+    def __repr__(self) -> str:
+        return "<unset>"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+UNSET: Any = Unset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What bounds one run; times in seconds, sizes in characters, None for no bound."""
+
+    max_steps: int | None = 12
+    run_timeout: float | None = 600
+    model_timeout: float | None = 120
+    chunk_timeout: float | None = 60
+    max_retries: int = 3
+    retry_base_delay: float = 1.0
+    retry_max_elapsed: float | None = None
+    max_parallel_tools: int = 8
+    tool_timeout: float | None = 120
+    tool_queue_timeout: float | None = 30
+    max_tool_args_chars: int | None = 20_000
+    max_tool_output_chars: int | None = 20_000
+    max_history_chars: int | None = 200_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """An agent's ``_meta``: every option of ``class Meta``, with its default, frozen.
+
+    UNSET means that the setting decides, when the run starts.
+    """
+
+    model: str = UNSET
+    system: str = ""
+    tools: tuple[Any, ...] = ()
+    provider: Any = UNSET
+    memory: Any = UNSET
+    max_steps: int | None = UNSET
+    max_tokens: int = 4096
+    temperature: float | None = None
+    stop_sequences: tuple[str, ...] = ()
+    thinking: str | None = UNSET
+    effort: str | None = None
+    max_parallel_tools: int = UNSET
+    tracing: bool = UNSET
+    capture_content: bool = UNSET
+    disclose_errors: bool = False
+    steering_mode: str = "one-at-a-time"
+    follow_up_mode: str = "one-at-a-time"
+    abstract: bool = False
+    app_label: str = ""
+    verbose_name: str = ""
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    object_name: str = field(default="", metadata={"derived": True})
+
+    @property
+    def label(self) -> str:
+        """``app_label.ClassName``."""
+        return f"{self.app_label}.{self.object_name}" if self.app_label else self.object_name
+
+
+NAMES = tuple(f.name for f in fields(Options) if not f.metadata.get("derived"))
+ALIASES = {"instructions": "system"}
+OWN = ("abstract", "app_label", "verbose_name", "description")  # not inherited
+
+
+def read_meta(owner: str, meta: type | None) -> dict[str, Any]:
+    """Return what a ``class Meta`` sets. An unknown option raises Misconfigured."""
+    if meta is None:
+        return {}
+    given: dict[str, Any] = {}
+    for name in (name for name in dir(meta) if not name.startswith("_")):
+        option = ALIASES.get(name, name)
+        if option not in NAMES:
+            raise Misconfigured(
+                f"{owner}.Meta has no option {name!r}.{did_you_mean(name, NAMES)} "
+                f"Options are: {', '.join(sorted((*NAMES, *ALIASES)))}."
+            )
+        if option in given:
+            raise Misconfigured(
+                f"{owner}.Meta sets both 'system' and 'instructions', which are one option. "
+                f"Set one of them."
+            )
+        given[option] = getattr(meta, name)
+    return given
+
+
+def build(owner: str, bases: list[Options], meta: type | None, derived: dict[str, Any]) -> Options:
+    """Return the options of a class from those of its bases, nearest first, and its Meta."""
+    values: dict[str, Any] = {}
+    for base in reversed(bases):
+        default = Options()
+        values |= {
+            name: getattr(base, name)
+            for name in NAMES
+            if name not in OWN and getattr(base, name) != getattr(default, name)
+        }
+    values |= read_meta(owner, meta)
+    values = derived | values
+    check(owner, values)
+    for name in ("tools", "stop_sequences", "tags"):
+        if name in values:
+            values[name] = tuple(values[name])
+    return replace(Options(), **values)
+
+
+def check(owner: str, values: dict[str, Any]) -> None:
+    """Raise Misconfigured for the first value that cannot be right."""
+    for name, value in values.items():
+        rule = _RULES.get(name)
+        if rule and not rule[0](value):
+            raise Misconfigured(f"{owner}.Meta.{name} must be {rule[1]}, not {value!r}.")
+
+
+def is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _sequence(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _strings(value: Any) -> bool:
+    return _sequence(value) and all(isinstance(item, str) for item in value)
+
+
+def _is_bool(value: Any) -> bool:
+    return value is UNSET or isinstance(value, bool)
+
+
+def _one_of(choices: tuple[Any, ...]) -> tuple[Any, str]:
+    listed = ", ".join(repr(choice) for choice in choices)
+    return (lambda value: value in choices, f"one of {listed}")
+
+
+_TEXT = (lambda value: isinstance(value, str), "a string")
+_FLAG = (_is_bool, "True or False")
+_RULES: dict[str, tuple[Any, str]] = {
+    "model": (
+        lambda value: isinstance(value, str) and bool(value.strip()),
+        "a model such as 'provider/model' or an alias of MLANGO['MODELS']",
+    ),
+    "system": _TEXT,
+    "tools": (_sequence, "a list of tools"),
+    "max_steps": (lambda v: v is None or v is UNSET or is_count(v), "a positive number or None"),
+    "max_tokens": (is_count, "a positive number of tokens"),
+    "max_parallel_tools": (lambda v: v is UNSET or is_count(v), "a positive number"),
+    "temperature": (
+        lambda v: v is None or (isinstance(v, int | float) and not isinstance(v, bool) and v >= 0),
+        "a number from 0, or None",
+    ),
+    "stop_sequences": (_strings, "a list of strings"),
+    "tags": (_strings, "a list of strings"),
+    "thinking": _one_of((None, UNSET, *THINKING)),
+    "effort": _one_of((None, *EFFORTS)),
+    "steering_mode": _one_of(STEERING_MODES),
+    "follow_up_mode": _one_of(STEERING_MODES),
+    "tracing": _FLAG,
+    "capture_content": _FLAG,
+    "disclose_errors": _FLAG,
+    "abstract": _FLAG,
+    "app_label": _TEXT,
+    "verbose_name": _TEXT,
+    "description": _TEXT,
+}

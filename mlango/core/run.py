@@ -1,0 +1,343 @@
+"""A run: its state while it goes on, and the AgentRun that it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextvars
+import uuid as uuids
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from time import perf_counter, time
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mlango.core.events import ArtifactAdded, Event, ToolProgress
+from mlango.core.journal import AGENT, Entry, Journal
+from mlango.core.messages import size, text_of, user_messages
+from mlango.core.options import Limits
+from mlango.core.provider import Completion, Message, Provider, ToolCall
+from mlango.core.usage import NO_USAGE, Usage
+from mlango.core.values import to_json
+from mlango.core.watch import Watch
+from mlango.exceptions import Misused
+
+if TYPE_CHECKING:
+    from mlango.core.memory import Memory, SessionKey
+    from mlango.core.tools import Toolbox
+
+FINISHED, STOPPED, WAITING, CANCELLED, FAILED = (
+    "finished",
+    "stopped",
+    "waiting",
+    "cancelled",
+    "failed",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """What a tool call came to; ``content`` is what the model reads."""
+
+    tool_call_id: str
+    name: str
+    content: Any
+    is_error: bool = False
+    error_type: str = ""
+    duration_s: float = 0.0
+    details: Any = None
+
+    def as_text(self) -> str:
+        return text_of(self.content)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "tool_call_id": self.tool_call_id,
+            "name": self.name,
+            "content": to_json(self.content),
+            "is_error": self.is_error,
+            "error_type": self.error_type,
+            "duration_s": self.duration_s,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file that a run made."""
+
+    data: bytes
+    mime_type: str
+    name: str
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name, "mime_type": self.mime_type, "size": len(self.data)}
+
+
+@dataclass(slots=True)
+class AgentRun:
+    """How a run ended and all that it did.
+
+    ``output`` is the text of the answer. ``status`` is ``finished``, ``stopped``,
+    ``waiting``, ``cancelled`` or ``failed``; ``stop_reason`` says why. ``cost`` is in US
+    dollars, None when a price is unknown. ``messages`` hold the history and all that was
+    added; ``elapsed`` is in seconds.
+    """
+
+    agent: str
+    output: Any
+    text: str
+    status: str
+    stop_reason: str
+    error: str
+    steps: int
+    usage: Usage
+    cost: Decimal | None
+    elapsed: float
+    tool_results: list[ToolOutcome]
+    messages: list[Message]
+    artifacts: list[Artifact]
+    trace_uuid: str
+    session_id: str
+    budget: Any = None
+    approvals: list[Any] = field(default_factory=list)
+
+    # The rows live above this floor; whoever keeps them says how to find one.
+    find_trace: ClassVar[Callable[[str], Any]] = staticmethod(lambda uuid: None)
+
+    @property
+    def ok(self) -> bool:
+        return self.status == FINISHED
+
+    @property
+    def tools_used(self) -> list[str]:
+        """The names of the tools that were called, in order of their first call."""
+        return list(dict.fromkeys(result.name for result in self.tool_results))
+
+    @property
+    def trace(self) -> Any:
+        """The trace's row; None when the run was not traced."""
+        return type(self).find_trace(self.trace_uuid)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the run as JSON-safe data."""
+        return {
+            "agent": self.agent,
+            "output": to_json(self.output),
+            "status": self.status,
+            "stop_reason": self.stop_reason,
+            "error": self.error,
+            "steps": self.steps,
+            "usage": self.usage.describe(),
+            "cost": None if self.cost is None else str(self.cost),
+            "elapsed": self.elapsed,
+            "tools_used": self.tools_used,
+            "tool_results": [result.describe() for result in self.tool_results],
+            "artifacts": [artifact.describe() for artifact in self.artifacts],
+            "budget": self.budget,
+            "approvals": self.approvals,
+            "trace": self.trace_uuid,
+            "session_id": self.session_id,
+        }
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Run:
+    """One execution of an agent: what was resolved for it and what it has done so far.
+
+    Only the loop changes it; others read it, and ask through ``steer``, ``follow_up`` and
+    ``abort``, which any thread may call.
+    """
+
+    label: str
+    provider: Provider
+    model: str
+    said: list[Message]
+    toolbox: Toolbox
+    limits: Limits = field(default_factory=Limits)
+    agent: Any = None
+    system: str | Callable[[Run], Coroutine[Any, Any, str]] = ""
+    request_options: dict[str, Any] = field(default_factory=dict)
+    journal: Journal = field(default_factory=Journal)
+    memory: Memory | None = None
+    memory_key: SessionKey | None = None
+    turn: Any = None
+    price: Callable[[str, str, Usage], Decimal | None] | None = None
+    disclose_errors: bool = False
+    capture_content: bool = True
+    steering_mode: str = "one-at-a-time"
+    follow_up_mode: str = "one-at-a-time"
+
+    uuid: str = field(default_factory=lambda: uuids.uuid4().hex)
+    parent: str | None = None
+    user: Any = None
+    request: Any = None
+    state: Any = None
+    session_id: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    history: list[Message] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    chars: int = 0
+    step: int = 0
+    seq: int = 0
+    ordering: int = 0
+    text: str = ""
+    status: str = "running"
+    stop_reason: str = ""
+    error: str = ""
+    exception: BaseException | None = None
+    usage: Usage = NO_USAGE
+    cost: Decimal | None = Decimal(0)
+    tool_results: list[ToolOutcome] = field(default_factory=list)
+    artifacts: list[Artifact] = field(default_factory=list)
+    reply: Completion | None = None
+    released: bool = False
+    aborted: bool = False
+    cuts: int = 0
+    slept: float = 0.0
+    call_ids: set[str] = field(default_factory=set)
+    deadline: float | None = None
+
+    steering: deque[list[Message]] = field(default_factory=deque)
+    follow_ups: deque[list[Message]] = field(default_factory=deque)
+    outbox: deque[Event] = field(default_factory=deque)
+    stray: set[asyncio.Task[Any]] = field(default_factory=set)
+    started_at: float = field(default_factory=time)
+    started: float = field(default_factory=perf_counter)
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    watch: Watch = field(default_factory=Watch)
+
+    # -- what the loop does -------------------------------------------------------------
+
+    def emit(self, kind: Callable[..., Event], *fields: Any) -> Event:
+        """Return the next event of this run."""
+        seq = self.seq
+        self.seq = seq + 1
+        return kind(seq, self.uuid, self.step, time(), self.parent, *fields)
+
+    def add(self, message: Message) -> None:
+        """Append a message to the conversation."""
+        self.messages.append(message)
+        self.chars += size(message)
+
+    def hear(self, said: list[Message], name: str) -> None:
+        """Append what someone said on the way, and write it down."""
+        for message in said:
+            self.add(message)
+        self.journal.write(
+            Entry(AGENT, name, self.next_ordering(), self.step, time(), 0.0, output=said)
+        )
+
+    def next_ordering(self) -> int:
+        self.ordering += 1
+        return self.ordering
+
+    def count(self, usage: Usage, cost: Decimal | None) -> None:
+        """Add what a model call used."""
+        self.usage = self.usage + usage if self.usage is not NO_USAGE else usage
+        self.cost = None if cost is None or self.cost is None else self.cost + cost
+
+    def stop(self, status: str, reason: str, error: str = "") -> None:
+        """Note how the run ended; the first word counts."""
+        if self.status == "running":
+            self.status, self.stop_reason, self.error = status, reason, error
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Start a task in a context of its own, with the run's thread for blocking work."""
+        return asyncio.get_running_loop().create_task(coroutine, context=self.context.copy())
+
+    def timeout_text(self) -> str:
+        return f"Stopped: the run took longer than {self.limits.run_timeout:g} seconds."
+
+    def next_queued(self, queue: deque[list[Message]], mode: str) -> list[Message]:
+        """Take one message, or all that wait, by the queue's mode."""
+        if mode == "all":
+            said = [message for item in queue for message in item]
+            queue.clear()
+            return said
+        return queue.popleft()
+
+    def result(self) -> AgentRun:
+        return AgentRun(
+            agent=self.label,
+            output=self.text,
+            text=self.text,
+            status=self.status,
+            stop_reason=self.stop_reason,
+            error=self.error,
+            steps=self.step,
+            usage=self.usage,
+            cost=self.cost,
+            elapsed=perf_counter() - self.started,
+            tool_results=list(self.tool_results),
+            messages=list(self.messages),
+            artifacts=list(self.artifacts),
+            trace_uuid=self.uuid,
+            session_id=self.session_id,
+        )
+
+    # -- what others ask, from any thread -------------------------------------------------
+
+    def steer(self, message: Any, *, now: bool = False) -> None:
+        """Have the agent read ``message`` before its next model call.
+
+        Running tools end; those not yet started are skipped. With ``now`` a model call
+        that has not said anything yet is cancelled too.
+        """
+        self._queue(self.steering, message)
+        if now:
+            self.watch.interrupt_soon(steered=True)
+
+    def follow_up(self, message: Any) -> None:
+        """Have the agent go on with ``message`` when it would otherwise be done."""
+        self._queue(self.follow_ups, message)
+
+    def abort(self) -> None:
+        """Stop the run. What it has done is kept."""
+        self.aborted = True
+        self.watch.interrupt_soon()
+
+    def _queue(self, queue: deque[list[Message]], message: Any) -> None:
+        if self.status != "running":
+            raise Misused(f"The run {self.uuid} has ended ({self.status}). Start a new one.")
+        queue.append(user_messages(message))
+        self.watch.wake_soon()
+
+    # -- what tools tell, from any thread -------------------------------------------------
+
+    def tell_progress(self, call: ToolCall | None, progress: Any) -> None:
+        name, call_id = (call.name, call.id) if call else ("", "")
+        self._tell(lambda: self.emit(ToolProgress, name, call_id, to_json(progress)))
+
+    def add_artifact(
+        self, call: ToolCall | None, data: bytes | str, mime_type: str, name: str
+    ) -> None:
+        payload = data.encode() if isinstance(data, str) else bytes(data)
+        artifact = Artifact(payload, mime_type, name)
+
+        def add() -> Event:
+            self.artifacts.append(artifact)
+            return self.emit(ArtifactAdded, name, mime_type, len(payload))
+
+        self._tell(add)
+
+    def _tell(self, make: Callable[[], Event]) -> None:
+        # Events get their number on the loop's thread, in the order in which they leave.
+        self.watch.call_soon(lambda: self.outbox.append(make()))
+
+    def drain(self) -> Iterable[Event]:
+        while self.outbox:
+            yield self.outbox.popleft()
+
+
+def data_of(part: dict[str, Any]) -> tuple[bytes, str] | None:
+    """Return the bytes and media type of an inline image part; None for a remote one."""
+    url = part.get("image_url", {}).get("url", "")
+    if not url.startswith("data:") or ";base64," not in url:
+        return None
+    head, _, body = url[5:].partition(";base64,")
+    return base64.b64decode(body), head
