@@ -61,9 +61,9 @@ __all__ = [
 ]
 
 
-def did_you_mean(name: str, choices: Iterable[str]) -> str:
+def did_you_mean(name: str, choices: Iterable[str], cutoff: float = 0.6) -> str:
     """Return `` Did you mean 'x'?`` for the closest of ``choices``, or an empty string."""
-    close = get_close_matches(str(name), list(choices), n=1)
+    close = get_close_matches(str(name), list(choices), n=1, cutoff=cutoff)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 

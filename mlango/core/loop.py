@@ -109,6 +109,10 @@ async def _store(run: Run) -> None:
         _fail(run, error)
     finally:
         await run.journal.close(run)
+        if run.turn is not None:
+            await run.turn.release(run)
+        if run.release is not None:
+            await run.release(run)
 
 
 def _is_remembered(run: Run) -> bool:
@@ -155,8 +159,8 @@ async def _begin(run: Run) -> None:
         await run.turn.take(run)
     if run.memory is not None and run.memory_key is not None:
         run.history = await run.memory.aload(run.memory_key)
-    if callable(run.system):
-        run.system = await run.system(run)
+    if run.resolve is not None:
+        await run.resolve(run)
     run.messages = [*run.history, *run.said]
     run.chars = sum(map(size, run.messages))
     run.call_ids = {

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from hashlib import sha256
 from typing import Any
 
+from mlango.core.values import dumps
 from mlango.exceptions import Misconfigured, did_you_mean
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 THINKING = ("adaptive", "off", "minimal", *EFFORTS)
 STEERING_MODES = ("one-at-a-time", "all")
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_described(item) for item in value]
+    if hasattr(value, "to_schema"):
+        return value.to_schema()
+    if hasattr(value, "describe") and not isinstance(value, type):
+        return [type(value).__name__, value.describe()]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return value.__name__ if isinstance(value, type) else type(value).__name__
 
 
 class Unset:
@@ -74,11 +88,17 @@ class Options:
     description: str = ""
     tags: tuple[str, ...] = ()
     object_name: str = field(default="", metadata={"derived": True})
+    methods: tuple[Any, ...] = field(default=(), metadata={"derived": True})
 
     @property
     def label(self) -> str:
         """``app_label.ClassName``."""
         return f"{self.app_label}.{self.object_name}" if self.app_label else self.object_name
+
+    def fingerprint(self) -> str:
+        """Return 64 hex characters that change with the model, the prompt, tools or options."""
+        values = {name: _described(getattr(self, name)) for name in (*NAMES, "methods")}
+        return sha256(dumps(values).encode()).hexdigest()
 
 
 NAMES = tuple(f.name for f in fields(Options) if not f.metadata.get("derived"))
@@ -93,6 +113,8 @@ def read_meta(owner: str, meta: type | None) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for name in (name for name in dir(meta) if not name.startswith("_")):
         option = ALIASES.get(name, name)
+        if option in OWN and name not in vars(meta):
+            continue
         if option not in NAMES:
             raise Misconfigured(
                 f"{owner}.Meta has no option {name!r}.{did_you_mean(name, NAMES)} "

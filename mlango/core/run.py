@@ -159,12 +159,14 @@ class Run:
     toolbox: Toolbox
     limits: Limits = field(default_factory=Limits)
     agent: Any = None
-    system: str | Callable[[Run], Coroutine[Any, Any, str]] = ""
+    system: str = ""
     request_options: dict[str, Any] = field(default_factory=dict)
     journal: Journal = field(default_factory=Journal)
     memory: Memory | None = None
     memory_key: SessionKey | None = None
     turn: Any = None
+    resolve: Callable[[Run], Coroutine[Any, Any, None]] | None = None
+    release: Callable[[Run], Coroutine[Any, Any, None]] | None = None
     price: Callable[[str, str, Usage], Decimal | None] | None = None
     disclose_errors: bool = False
     capture_content: bool = True

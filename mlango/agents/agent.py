@@ -1,0 +1,188 @@
+"""Agent: declares a model, a prompt, tools and a memory, and starts runs."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, ClassVar
+
+from django.apps import apps
+
+from mlango.agents.fields import AgentField
+from mlango.agents.resolve import resolved_limits, run_for
+from mlango.agents.streams import AsyncRunStream, RunStream, result_of
+from mlango.core.memory import Memory
+from mlango.core.options import UNSET, Options, build
+from mlango.core.run import AgentRun
+from mlango.core.tools import Tool, Toolset
+from mlango.exceptions import Misconfigured, Misused, did_you_mean
+from mlango.runtime.registry import registry
+from mlango.runtime.sync import Call
+
+__all__ = ["Agent"]
+
+
+class Agent:
+    """Subclass it in an app's ``agents.py`` and say what it is in ``class Meta``.
+
+    An instance holds configuration only and may be shared between threads; what a run does
+    is in the run.
+    """
+
+    _meta: ClassVar[Options] = Options(abstract=True, object_name="Agent")
+    _fields: ClassVar[dict[str, AgentField]] = {}
+    _tool_methods: ClassVar[dict[str, Tool]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        bases = [base._meta for base in cls.__mro__[1:] if "_meta" in vars(base)]
+        cls._meta = build(cls.__name__, bases, vars(cls).get("Meta"), _derived(cls))
+        cls._fields = _collected(cls, AgentField)
+        cls._tool_methods = _collected(cls, Tool)
+        _check(cls)
+        if not cls._meta.abstract:
+            registry.register(cls)
+
+    def __init__(self, **config: Any) -> None:
+        unknown = next((name for name in config if name not in self._fields), None)
+        if unknown is not None:
+            known = ", ".join(self._fields) or "none"
+            raise Misused(
+                f"{type(self).__name__}() has no field {unknown!r}."
+                f"{did_you_mean(unknown, self._fields)} Fields are: {known}."
+            )
+        for name, field in self._fields.items():
+            if name in config:
+                value = field.value_for(type(self).__name__, name, config[name])
+            elif field.default is UNSET:
+                raise Misused(f"{type(self).__name__}() needs the field {name!r}.")
+            else:
+                value = field.get_default()
+            setattr(self, name, value)
+
+    # -- what a subclass may override -----------------------------------------------------
+
+    def get_system(self) -> Any:
+        """Return the system prompt. May be async and may take the run's Context."""
+        return self._meta.system
+
+    def get_tools(self) -> Any:
+        """Return the tools. May be async and may take the run's Context."""
+        return [*self._meta.tools, *(tool.bind(self) for tool in self._tool_methods.values())]
+
+    def get_model(self) -> Any:
+        """Return the model. May be async and may take the run's Context."""
+        return self._meta.model
+
+    # -- running ----------------------------------------------------------------------------
+
+    def run(self, message: Any, **options: Any) -> AgentRun:
+        """Run to the end and return the AgentRun; see ``arun``."""
+        call = Call(f"await {type(self).__name__}().arun(...)")
+        stream = AsyncRunStream(run_for(self, message, options, call))
+        return call.run(result_of(stream, raise_on_error=options.get("raise_on_error", True)))
+
+    async def arun(self, message: Any, **options: Any) -> AgentRun:
+        """Run to the end and return the AgentRun.
+
+        ``message`` is text, a list of content parts or a list of messages. The options are
+        ``session_id user request state history images files memory provider model
+        max_steps metadata``; others go to the provider. A failed run raises a RunError or
+        ProviderError that carries it, unless ``raise_on_error=False``.
+        """
+        stream = AsyncRunStream(run_for(self, message, options))
+        return await result_of(stream, raise_on_error=options.get("raise_on_error", True))
+
+    def stream(self, message: Any, **options: Any) -> RunStream:
+        """Return the events of a run as an iterator; leaving it stops the run."""
+        call = Call(f"{type(self).__name__}().astream(...)")
+        return RunStream(AsyncRunStream(run_for(self, message, options, call)), call)
+
+    def astream(self, message: Any, **options: Any) -> AsyncRunStream:
+        """Return the events of a run as an async iterator; leaving it stops the run."""
+        return AsyncRunStream(run_for(self, message, options))
+
+    @classmethod
+    def chat(cls, message: Any, **options: Any) -> AgentRun:
+        """Run an agent of this class as it is declared."""
+        return cls().run(message, **options)
+
+    # -- telling about itself -----------------------------------------------------------------
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the agent is, JSON-safe: label, description, model, tools, memory."""
+        meta = self._meta
+        memory = meta.memory
+        return {
+            "agent": meta.label,
+            "description": meta.description,
+            "model": meta.model or "",
+            "tools": [*(tool.name for tool in meta.tools if isinstance(tool, Tool))]
+            + list(self._tool_methods),
+            "memory": type(memory).__name__ if memory else "NullMemory",
+            "max_steps": resolved_limits(meta).max_steps,
+            "fingerprint": meta.fingerprint(),
+        }
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._fields)
+        return f"<{self._meta.label}({values})>"
+
+
+def _derived(cls: type[Agent]) -> dict[str, Any]:
+    """Return the options that a class has without saying so."""
+    document = inspect.getdoc(cls) if cls.__doc__ else ""
+    return {
+        "object_name": cls.__name__,
+        "app_label": _app_label(cls.__module__),
+        "description": document or "",
+        "verbose_name": cls.__name__,
+        "methods": tuple(_collected(cls, Tool).values()),
+    }
+
+
+def _app_label(module: str) -> str:
+    """Return the label of the installed app that holds a module, or a guess by its name."""
+    if apps.apps_ready:
+        config = apps.get_containing_app_config(module)
+        if config is not None:
+            return config.label
+    packages = module.split(".")
+    if packages[-1] == "agents" and len(packages) > 1:
+        return packages[-2]
+    return "main" if module == "__main__" else packages[0]
+
+
+def _collected(cls: type[Agent], kind: type[Any]) -> dict[str, Any]:
+    """Return the class attributes of a kind, the bases' first; a None hides an inherited one."""
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        for name, value in vars(base).items():
+            if isinstance(value, kind):
+                found[name] = value
+            elif name in found:
+                del found[name]
+    return found
+
+
+def _check(cls: type[Agent]) -> None:
+    """Raise Misconfigured for what can be seen to be wrong before the first run."""
+    meta = cls._meta
+    names: dict[str, Any] = {}
+    for item in (*meta.tools, *meta.methods):
+        if isinstance(item, Toolset):
+            continue
+        if not isinstance(item, Tool):
+            hint = " Decorate the function with @tool." if callable(item) else ""
+            raise Misconfigured(
+                f"{cls.__name__}.Meta.tools holds {item!r}, which is not a tool.{hint}"
+            )
+        if names.setdefault(item.name, item) is not item:
+            raise Misconfigured(f"{cls.__name__} has two tools named {item.name!r}. Rename one.")
+    memory = meta.memory
+    if memory is not UNSET and not isinstance(memory, Memory):
+        if isinstance(memory, type) and issubclass(memory, Memory):
+            return
+        raise Misconfigured(
+            f"{cls.__name__}.Meta.memory must be a memory such as BufferMemory(k=20), "
+            f"not {memory!r}."
+        )

@@ -1,0 +1,279 @@
+"""From an agent and the arguments of ``run`` to a Run with all that it needs."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+
+from mlango.agents.memory.null import NullMemory
+from mlango.agents.prices import price
+from mlango.agents.providers.registry import resolve
+from mlango.conf import settings
+from mlango.core.context import Context
+from mlango.core.journal import Journal
+from mlango.core.memory import Memory, SessionKey
+from mlango.core.messages import check_messages, content_parts, text_of, user_messages
+from mlango.core.options import UNSET, Limits, Options, is_count
+from mlango.core.provider import Message
+from mlango.core.run import Run
+from mlango.core.threads import in_thread
+from mlango.core.tools import Toolbox
+from mlango.core.values import clean_json
+from mlango.exceptions import Misused, did_you_mean
+from mlango.runtime.sync import Call, close_own_thread, own_thread
+
+if TYPE_CHECKING:
+    from mlango.agents.agent import Agent
+
+RUN_OPTIONS = (
+    "session_id",
+    "user",
+    "request",
+    "state",
+    "history",
+    "images",
+    "files",
+    "memory",
+    "provider",
+    "model",
+    "max_steps",
+    "metadata",
+    "raise_on_error",
+)
+REQUEST_OPTIONS = ("max_tokens", "temperature", "stop_sequences", "thinking", "effort")
+CLOSE = 0.75  # how alike a misspelt option must be to be taken for one
+
+
+def run_for(agent: Agent, message: Any, options: dict[str, Any], call: Call | None = None) -> Run:
+    """Return the Run that ``agent.run(message, **options)`` means; raise Misused early."""
+    extra = {name: value for name, value in options.items() if name not in RUN_OPTIONS}
+    _refuse_misspelt(agent, extra)
+    given = {name: options.get(name) for name in RUN_OPTIONS}
+    said = user_messages(message, given["images"], given["files"])
+    check_input(said)
+    meta = agent._meta
+    limits = resolved_limits(meta)
+    if given["max_steps"] is not None:
+        if not is_count(given["max_steps"]):
+            raise Misused(f"max_steps must be a positive number, not {given['max_steps']!r}.")
+        limits = replace(limits, max_steps=given["max_steps"])
+    user = given["user"] or _user_of(given["request"])
+    memory, key = _memory(agent, given, user)
+    run = Run(
+        label=meta.label,
+        agent=agent,
+        provider=None,  # type: ignore[arg-type] - set below, or when the run begins
+        model="",
+        said=said,
+        toolbox=None,  # type: ignore[arg-type]
+        limits=limits,
+        request_options=_request_options(meta, extra),
+        journal=_journal(meta),
+        memory=memory,
+        memory_key=key,
+        price=price,
+        history=_history(given["history"]),
+        disclose_errors=_disclose(meta),
+        capture_content=_set(meta.capture_content, settings.CAPTURE_CONTENT),
+        steering_mode=meta.steering_mode,
+        follow_up_mode=meta.follow_up_mode,
+        user=user,
+        request=given["request"],
+        state={} if given["state"] is None else given["state"],
+        session_id=str(given["session_id"] or ""),
+        metadata=dict(given["metadata"] or {}),
+    )
+    _bind(run, agent, given)
+    _place(run, call)
+    return run
+
+
+def resolved_limits(meta: Options) -> Limits:
+    """Return the limits of an agent's runs: its options over the settings."""
+    return Limits(
+        max_steps=_set(meta.max_steps, settings.AGENT_MAX_STEPS),
+        run_timeout=settings.AGENT_TIMEOUT,
+        model_timeout=settings.LLM_TIMEOUT,
+        chunk_timeout=settings.LLM_CHUNK_TIMEOUT,
+        max_retries=settings.LLM_MAX_RETRIES,
+        retry_base_delay=settings.LLM_RETRY_BASE_DELAY,
+        retry_max_elapsed=settings.LLM_RETRY_MAX_ELAPSED,
+        max_parallel_tools=_set(meta.max_parallel_tools, settings.MAX_PARALLEL_TOOLS),
+        tool_timeout=settings.TOOL_TIMEOUT,
+        tool_queue_timeout=settings.TOOL_QUEUE_TIMEOUT,
+        max_tool_args_chars=settings.MAX_TOOL_ARGS_CHARS,
+        max_tool_output_chars=settings.MAX_TOOL_OUTPUT_CHARS,
+        max_history_chars=settings.MAX_MESSAGE_HISTORY_CHARS,
+    )
+
+
+def _set(value: Any, otherwise: Any) -> Any:
+    return otherwise if value is UNSET else value
+
+
+def _refuse_misspelt(agent: Agent, extra: dict[str, Any]) -> None:
+    for name in extra:
+        hint = did_you_mean(name, (*RUN_OPTIONS, *REQUEST_OPTIONS), cutoff=CLOSE)
+        if name not in REQUEST_OPTIONS and hint:
+            raise Misused(f"{type(agent).__name__}.run() has no option {name!r}.{hint}")
+
+
+def check_input(said: list[Message]) -> None:
+    """Raise Misused for a message that is too long or has too many or too large files."""
+    chars = sum(len(text_of(message.get("content"))) for message in said)
+    if settings.MAX_INPUT_CHARS is not None and chars > settings.MAX_INPUT_CHARS:
+        raise Misused(
+            f"The message has {chars} characters, more than {settings.MAX_INPUT_CHARS} "
+            f"(MAX_INPUT_CHARS)."
+        )
+    files = [part for m in said for part in content_parts(m.get("content")) if _data(part)]
+    if settings.MAX_FILES is not None and len(files) > settings.MAX_FILES:
+        raise Misused(
+            f"The message has {len(files)} files, more than {settings.MAX_FILES} (MAX_FILES)."
+        )
+    sizes = [len(_data(part)) * 3 // 4 for part in files]
+    for name, size in (
+        ("MAX_FILE_BYTES", max(sizes, default=0)),
+        ("MAX_REQUEST_BYTES", sum(sizes)),
+    ):
+        limit = getattr(settings, name)
+        if limit is not None and size > limit:
+            raise Misused(f"The message's files have {size} bytes, more than {limit} ({name}).")
+
+
+def _data(part: dict[str, Any]) -> str:
+    """Return the base64 text of an inline image or file, or an empty string."""
+    inline = part.get("image_url") or part.get("file") or {}
+    url = inline if isinstance(inline, str) else inline.get("url") or inline.get("file_data") or ""
+    return url.partition(";base64,")[2]
+
+
+def _user_of(request: Any) -> Any:
+    user = getattr(request, "user", None)
+    return user if user is not None and user.is_authenticated else None
+
+
+def _memory(
+    agent: Agent, given: dict[str, Any], user: Any
+) -> tuple[Memory | None, SessionKey | None]:
+    memory = given["memory"] or _set(agent._meta.memory, None)
+    if isinstance(memory, type):
+        memory = memory()
+    if not given["session_id"] or given["history"] is not None:
+        return None, None
+    if memory is None or isinstance(memory, NullMemory):
+        return None, None
+    return memory, SessionKey(agent._meta.label, owner_key(user), str(given["session_id"]))
+
+
+def owner_key(user: Any) -> str:
+    """Return who owns a session: a user's primary key as text, "" for nobody."""
+    if user is None or not getattr(user, "is_authenticated", True):
+        return ""
+    return str(getattr(user, "pk", user))
+
+
+def _history(history: Any) -> list[Message]:
+    if history is None:
+        return []
+    check_messages(history)
+    return [clean_json(message) for message in history]
+
+
+def _request_options(meta: Options, extra: dict[str, Any]) -> dict[str, Any]:
+    declared = {
+        "max_tokens": meta.max_tokens,
+        "temperature": meta.temperature,
+        "stop_sequences": list(meta.stop_sequences) or None,
+        "thinking": _set(meta.thinking, settings.DEFAULT_THINKING),
+        "effort": meta.effort,
+    } | extra
+    return {name: value for name, value in declared.items() if value is not None}
+
+
+def _disclose(meta: Options) -> bool:
+    from django.conf import settings as django_settings
+
+    return meta.disclose_errors or bool(django_settings.DEBUG)
+
+
+def _journal(meta: Options) -> Journal:
+    if not _set(meta.tracing, settings.TRACING) or not apps.is_installed("mlango"):
+        return Journal()
+    # Rows can be imported only once the apps are loaded.
+    from mlango.runtime.journal import RowJournal
+
+    return RowJournal()
+
+
+def _bind(run: Run, agent: Agent, given: dict[str, Any]) -> None:
+    """Set prompt, tools, model and provider: now where they are fixed, else at the start."""
+    kind = type(agent)
+    base = _base()
+    dynamic = [
+        name
+        for name in ("get_system", "get_tools", "get_model")
+        if getattr(kind, name) is not getattr(base, name)
+    ]
+    overridden = {"model": given["model"], "provider": given["provider"]}
+    if not dynamic:
+        run.system = agent.get_system()
+        run.toolbox = _toolbox(agent)
+        _set_model(run, agent.get_model(), overridden)
+        return
+
+    async def prepare(run: Run) -> None:
+        run.system = str(await _asked(agent.get_system, run) or "")
+        run.toolbox = Toolbox(await _asked(agent.get_tools, run))
+        _set_model(run, await _asked(agent.get_model, run), overridden)
+
+    run.toolbox = Toolbox([])
+    run.resolve = prepare
+
+
+def _base() -> type[Agent]:
+    from mlango.agents.agent import Agent  # it imports this module
+
+    return Agent
+
+
+def _toolbox(agent: Agent) -> Toolbox:
+    """Return the agent's tools, put together once per instance or, without methods, class."""
+    holder = agent if agent._tool_methods else type(agent)
+    toolbox = vars(holder).get("_toolbox")
+    if toolbox is None:
+        toolbox = Toolbox(agent.get_tools())
+        type.__setattr__(holder, "_toolbox", toolbox) if isinstance(holder, type) else setattr(
+            holder, "_toolbox", toolbox
+        )
+    return toolbox
+
+
+def _set_model(run: Run, declared: Any, overridden: dict[str, Any]) -> None:
+    model = overridden["model"] or declared or settings.DEFAULT_AGENT_MODEL
+    provider = overridden["provider"] or _set(run.agent._meta.provider, None)
+    run.provider, run.model = resolve(model, provider)
+
+
+async def _asked(method: Any, run: Run) -> Any:
+    """Call a method that may be async, may take the Context, and may block."""
+    arguments = (Context(run),) if inspect.signature(method).parameters else ()
+    if inspect.iscoroutinefunction(method):
+        return await method(*arguments)
+    return await in_thread(method, *arguments)
+
+
+def _place(run: Run, call: Call | None) -> None:
+    """Give the run the thread for its blocking work: the waiting caller's, or its own."""
+    if call is not None:
+        run.context = call.context.copy()
+        return
+    sensitive = own_thread(run.context)
+
+    async def release(run: Run) -> None:
+        await close_own_thread(sensitive, wait=not run.stray)
+
+    run.release = release

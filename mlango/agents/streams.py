@@ -1,0 +1,141 @@
+"""The streams of a run's events, which ``stream()`` and ``astream()`` return."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, Self
+
+from mlango.core.events import Event, Started, StepFinished, ToolCalled
+from mlango.core.loop import iterate
+from mlango.core.run import FAILED, AgentRun, Run
+from mlango.core.signals import agent_finished, agent_started, agent_step, tool_called
+from mlango.exceptions import ProviderError, RunError
+from mlango.runtime.sync import Call
+
+SIGNALS = (agent_started, agent_step, tool_called, agent_finished)
+
+
+class Steerable:
+    """What both streams offer beside their events. Any thread may call these."""
+
+    _run: Run
+
+    @property
+    def run(self) -> AgentRun:
+        """The run so far; complete once the last event was read."""
+        return self._run.result()
+
+    def steer(self, message: Any, *, now: bool = False) -> None:
+        """Have the agent read ``message`` before its next model call."""
+        self._run.steer(message, now=now)
+
+    def follow_up(self, message: Any) -> None:
+        """Have the agent go on with ``message`` when it would otherwise be done."""
+        self._run.follow_up(message)
+
+    def abort(self) -> None:
+        """Stop the run; what it has done is kept."""
+        self._run.abort()
+
+
+class AsyncRunStream(Steerable):
+    """The events of a run, for ``async for``. Leaving it early stops the run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        listened = any(signal.receivers for signal in SIGNALS)
+        self._events = _announced(run) if listened else iterate(run)
+
+    def __aiter__(self) -> AsyncGenerator[Event]:
+        return self._events  # type: ignore[return-value]
+
+    def __anext__(self) -> Any:
+        return self._events.__anext__()
+
+    async def aclose(self) -> None:
+        """Stop the run if it still goes on, and store it."""
+        await self._events.aclose()  # type: ignore[attr-defined]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+class RunStream(Steerable):
+    """The events of a run, for ``for``. Leaving it early stops the run."""
+
+    def __init__(self, source: AsyncRunStream, call: Call) -> None:
+        self._run = source._run
+        self._events = call.iterate(source.__aiter__())
+
+    def __iter__(self) -> Iterator[Event]:
+        return self._events
+
+    def __next__(self) -> Event:
+        return next(self._events)
+
+    def close(self) -> None:
+        """Stop the run if it still goes on, and store it."""
+        self._events.close()  # type: ignore[attr-defined]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+async def result_of(stream: AsyncRunStream, *, raise_on_error: bool) -> AgentRun:
+    """Read a stream to its end and return the run, or raise what made it fail."""
+    async with aclosing(stream):
+        async for _ in stream:
+            pass
+    result = stream.run
+    if result.status == FAILED and raise_on_error:
+        raise_failure(stream._run, result)
+    return result
+
+
+def raise_failure(run: Run, result: AgentRun) -> None:
+    """Raise the ProviderError or RunError of a failed run, with the run on it."""
+    error = run.exception
+    if isinstance(error, ProviderError):
+        error.run = result
+        raise error
+    raise RunError(f"{type(error).__name__}: {error}", run=result) from error
+
+
+async def _announced(run: Run) -> AsyncGenerator[Event]:
+    """Pass the events on and send the signals about them, in the run's own context."""
+    async with aclosing(iterate(run)) as events:
+        async for event in events:
+            signal, arguments = _signal_of(run, event)
+            if signal is not None and signal.receivers:
+                await run.spawn(
+                    signal.asend_robust(
+                        type(run.agent), agent=run.agent, run=run, event=event, **arguments
+                    )
+                )
+            yield event
+
+
+def _signal_of(run: Run, event: Event) -> tuple[Any, dict[str, Any]]:
+    if isinstance(event, ToolCalled):
+        tool = run.toolbox.get(event.name)
+        return (tool_called if tool else None), {"tool": tool, "arguments": event.arguments}
+    if isinstance(event, Started):
+        return agent_started, {}
+    if isinstance(event, StepFinished):
+        return agent_step, {}
+    if event.kind in ("finished", "failed"):
+        return agent_finished, {"result": event.result}  # type: ignore[attr-defined]
+    return None, {}

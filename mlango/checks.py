@@ -1,0 +1,123 @@
+"""System checks: what ``manage.py check`` says about settings and agents."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.checks import CheckMessage, Error, Warning, register
+
+from mlango.agents.memory.null import NullMemory
+from mlango.conf import DEFAULTS, problem_with
+from mlango.conf import settings as mlango_settings
+from mlango.core.options import UNSET
+from mlango.exceptions import Misconfigured, did_you_mean
+from mlango.runtime.registry import registry
+
+TAG = "mlango"
+
+
+@register(TAG)
+def check_settings(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
+    """Check the keys and values of MLANGO and of MLANGO_… in the environment."""
+    given = getattr(django_settings, "MLANGO", {})
+    if not isinstance(given, dict):
+        return [Error("The setting MLANGO must be a dict.", obj="MLANGO", id="mlango.E001")]
+    return [*_check_keys(given), *_check_environment(), *_check_sizes(given)]
+
+
+def _check_keys(given: dict[Any, Any]) -> Iterator[CheckMessage]:
+    for key, value in given.items():
+        if key not in DEFAULTS:
+            yield Error(
+                f"MLANGO has no key {key!r}.{did_you_mean(key, DEFAULTS)}",
+                hint=f"Keys are: {', '.join(sorted(DEFAULTS))}.",
+                obj="MLANGO",
+                id="mlango.E002",
+            )
+        elif problem := problem_with(key, value):
+            yield Error(problem, obj="MLANGO", id="mlango.E003")
+
+
+def _check_environment() -> Iterator[CheckMessage]:
+    for key in DEFAULTS:
+        if f"MLANGO_{key}" in os.environ:
+            try:
+                getattr(mlango_settings, key)
+            except Misconfigured as error:
+                yield Error(str(error), obj=f"MLANGO_{key}", id="mlango.E003")
+
+
+def _check_sizes(given: dict[Any, Any]) -> Iterator[CheckMessage]:
+    names = ("MAX_FILE_BYTES", "MAX_REQUEST_BYTES", "MAX_HTTP_BODY_BYTES")
+    values = [given.get(name, DEFAULTS[name]) for name in names]
+    numbers = [value for value in values if isinstance(value, int)]
+    if numbers != sorted(numbers):
+        yield Error(
+            f"MLANGO sizes must not shrink: {' ≤ '.join(names)}.",
+            hint=f"They are {', '.join(map(str, values))}.",
+            obj="MLANGO",
+            id="mlango.E004",
+        )
+
+
+@register(TAG)
+def check_agents(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
+    """Check the options of every agent that only settings can prove wrong."""
+    return [message for agent in registry.all() for message in _check_agent(agent)]
+
+
+def _check_agent(agent: Any) -> Iterator[CheckMessage]:
+    from mlango.agents.providers.registry import check_provider
+
+    meta = agent._meta
+    if meta.provider is not UNSET:
+        try:
+            check_provider(meta.provider)
+        except Misconfigured as error:
+            yield Error(str(error), obj=meta.label, id="mlango.E010")
+    tracing = mlango_settings.TRACING if meta.tracing is UNSET else meta.tracing
+    if _rebuilds_from_traces(meta.memory) and not tracing:
+        yield Error(
+            "MetastoreMemory remembers nothing without tracing.",
+            hint="Set Meta.tracing = True, or use BufferMemory.",
+            obj=meta.label,
+            id="mlango.E011",
+        )
+    for tool in (*meta.tools, *meta.methods):
+        for text in getattr(getattr(tool, "parameters", None), "warnings", ()):
+            yield Warning(text, obj=meta.label, id="mlango.W012")
+
+
+def _rebuilds_from_traces(memory: Any) -> bool:
+    kind = memory if isinstance(memory, type) else type(memory)
+    return kind is not NullMemory and kind.__name__ == "MetastoreMemory"
+
+
+@register(TAG)
+def check_database(app_configs: Any, databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Warn of a SQLite file without WAL and IMMEDIATE: concurrent runs would lock it."""
+    return [
+        Warning(
+            f"SQLite database {alias!r} has no WAL journal and IMMEDIATE transactions.",
+            hint=(
+                'Set OPTIONS = {"transaction_mode": "IMMEDIATE", "timeout": 20, '
+                '"init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"}.'
+            ),
+            obj=alias,
+            id="mlango.W020",
+        )
+        for alias, database in django_settings.DATABASES.items()
+        if database.get("ENGINE", "").endswith(".sqlite3")
+        and ":memory:" not in str(database.get("NAME", ""))
+        and not _is_concurrent(database.get("OPTIONS", {}))
+    ]
+
+
+def _is_concurrent(options: dict[str, Any]) -> bool:
+    return (
+        str(options.get("transaction_mode", "")).upper() == "IMMEDIATE"
+        and "wal" in str(options.get("init_command", "")).lower()
+    )

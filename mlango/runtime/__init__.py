@@ -1,0 +1,1 @@
+"""What ties the core to a Django process: threads, rows, discovery."""
