@@ -10,7 +10,7 @@ from django.apps import apps
 
 from mlango.agents.memory.null import NullMemory
 from mlango.agents.prices import price
-from mlango.agents.providers.registry import resolve
+from mlango.agents.providers.routing import resolve
 from mlango.conf import settings
 from mlango.core.context import Context
 from mlango.core.journal import Journal

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from time import monotonic, perf_counter, time
 from typing import Any
 from uuid import uuid4
@@ -394,19 +395,13 @@ def _normalised(run: Run, completion: Completion) -> tuple[Completion, Message]:
     if completion.tool_calls:
         calls = [_with_id(run, call) for call in completion.tool_calls]
         if calls != completion.tool_calls:
-            completion = Completion(
-                **{name: getattr(completion, name) for name in _COMPLETION if name != "tool_calls"},
-                tool_calls=calls,
-            )
+            completion = replace(completion, tool_calls=calls)
     message = assistant_message(completion, run.provider.name)
     for call in message.get("tool_calls") or ():
         function = call["function"]
         if not _is_object(function["arguments"]):
             function["arguments"] = "{}"
     return completion, message
-
-
-_COMPLETION = tuple(Completion.__dataclass_fields__)
 
 
 def _is_object(text: str) -> bool:

@@ -84,12 +84,14 @@ class Provider:
     """One request to a model, one response. Retries, tools and memory are not its business.
 
     ``name`` is the provider's alias; ``requires`` the import names of packages that it
-    needs; ``offline`` says that it never touches the network and costs nothing.
+    needs; ``offline`` says that it never touches the network and costs nothing;
+    ``needs_model`` that a request without a model's name is a mistake.
     """
 
-    name: ClassVar[str] = ""
+    name: str = ""
     requires: ClassVar[tuple[str, ...]] = ()
-    offline: ClassVar[bool] = False
+    offline: bool = False
+    needs_model: bool = False
 
     def complete(
         self,
