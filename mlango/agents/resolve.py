@@ -14,7 +14,7 @@ from mlango.agents.providers.routing import resolve
 from mlango.conf import settings
 from mlango.core.context import Context
 from mlango.core.journal import Journal
-from mlango.core.memory import Memory, SessionKey
+from mlango.core.memory import Memory, SessionKey, owner_key
 from mlango.core.messages import check_messages, content_parts, text_of, user_messages
 from mlango.core.options import UNSET, Limits, Options, is_count
 from mlango.core.provider import Message
@@ -167,13 +167,6 @@ def _memory(
     if memory is None or isinstance(memory, NullMemory):
         return None, None
     return memory, SessionKey(agent._meta.label, owner_key(user), str(given["session_id"]))
-
-
-def owner_key(user: Any) -> str:
-    """Return who owns a session: a user's primary key as text, "" for nobody."""
-    if user is None or not getattr(user, "is_authenticated", True):
-        return ""
-    return str(getattr(user, "pk", user))
 
 
 def _history(history: Any) -> list[Message]:

@@ -49,6 +49,11 @@ class Journal:
     Nothing here may raise for a failing store: a foreground run goes on without its trace.
     """
 
+    @property
+    def wants_sync(self) -> bool:
+        """Whether the run should wait for ``sync`` at the end of this step."""
+        return False
+
     async def open(self, run: Run) -> None:
         """Note that ``run`` began, with its history and the new messages."""
 

@@ -138,6 +138,8 @@ async def _work(run: Run) -> AsyncIterator[Event]:
             async with aclosing(_act(run, calls)) as events:
                 async for event in events:
                     yield event
+        if run.journal.wants_sync:
+            await run.spawn(run.journal.sync())
         usage = run.reply.usage
         yield run.emit(
             StepFinished, run.reply.stop_reason, usage.input_tokens, usage.output_tokens

@@ -6,7 +6,7 @@ To add a memory, subclass Memory and override ``load``, ``append`` and ``clear``
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from mlango.core.provider import Message
 from mlango.core.threads import in_thread
@@ -19,6 +19,13 @@ class SessionKey:
     agent: str
     owner: str
     session_id: str
+
+
+def owner_key(user: Any) -> str:
+    """Return who owns a session or a trace: a user's primary key as text, "" for nobody."""
+    if user is None or not getattr(user, "is_authenticated", True):
+        return ""
+    return str(getattr(user, "pk", user))
 
 
 class History(list[Message]):

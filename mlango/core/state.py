@@ -16,7 +16,7 @@ class Recorded(Protocol):
     kind: str
     output: object
     tool_call_id: str
-    error: str
+    error_type: str
 
 
 def fold(opening: Iterable[Message], entries: Iterable[Recorded]) -> list[Message]:
@@ -24,7 +24,8 @@ def fold(opening: Iterable[Message], entries: Iterable[Recorded]) -> list[Messag
     messages = list(opening)
     for entry in entries:
         if entry.kind == TOOL:
-            messages.append(tool_message(entry.tool_call_id, entry.output, bool(entry.error)))
+            failed = bool(entry.error_type)
+            messages.append(tool_message(entry.tool_call_id, entry.output, failed))
         elif entry.kind == LLM and entry.output is not None:
             messages.append(entry.output)  # type: ignore[arg-type]
         elif entry.kind == AGENT:

@@ -1,0 +1,219 @@
+"""Trace: the record of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.db import models
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from mlango.conf import settings
+from mlango.core.provider import Message
+from mlango.core.state import fold
+from mlango.core.usage import Usage
+from mlango.models.json import decoded
+from mlango.models.owned import OwnedQuerySet
+from mlango.models.span import Span
+
+# A run may wait for its session before its own time begins, and its end takes a moment.
+LOST_MARGIN = timedelta(minutes=5)
+# Without AGENT_TIMEOUT a run may take as long as it likes; no foreground run takes a day.
+LOST_WITHOUT_TIMEOUT = timedelta(days=1)
+
+
+class TraceQuerySet(OwnedQuerySet["Trace"]):
+    """Traces, and what is done to many of them."""
+
+    def with_turns(self) -> TraceQuerySet:
+        """Fetch the spans too, as far as ``turn`` needs them."""
+        spans = Span.objects.defer("input_json", "attributes_json", "error")
+        return self.prefetch_related(models.Prefetch("spans", spans))
+
+    def messages_of(self, uuids: Iterable[str]) -> list[Message]:
+        """Return what the runs with these uuids added to their conversation, in that order."""
+        found = self.with_turns().in_bulk(list(uuids))
+        return [message for uuid in uuids if uuid in found for message in found[uuid].turn]
+
+    def mark_lost(self, older_than: timedelta | None = None) -> int:
+        """Mark the runs whose process died as lost; return how many there were.
+
+        A run is lost if it is still running ``older_than`` after its start; by default
+        AGENT_TIMEOUT and a margin.
+        """
+        begun_before = timezone.now() - (older_than or _longest())
+        running = self.filter(status=Trace.Status.RUNNING, started_at__lt=begun_before)
+        return running.update(
+            status=Trace.Status.LOST, error="The process ended before the run did."
+        )
+
+
+def _longest() -> timedelta:
+    seconds = settings.AGENT_TIMEOUT
+    if seconds is None:
+        return LOST_WITHOUT_TIMEOUT
+    return timedelta(seconds=seconds + settings.SESSION_WAIT) + LOST_MARGIN
+
+
+class Trace(models.Model):
+    """A run: who ran what, how it ended, and what it used.
+
+    ``cost`` is in US dollars, None where a price is unknown. ``input`` and ``output`` are
+    text for people; ``messages`` are what the model was told and said. ``ended_at`` is None
+    while the run goes on, and for a lost one.
+    """
+
+    class Status(models.TextChoices):
+        RUNNING = "running", _("running")
+        FINISHED = "finished", _("finished")
+        STOPPED = "stopped", _("stopped")
+        WAITING = "waiting", _("waiting")
+        CANCELLED = "cancelled", _("cancelled")
+        FAILED = "failed", _("failed")
+        LOST = "lost", _("lost")
+
+    # 32 lowercase hex characters: also valid as the trace id of W3C and OpenTelemetry.
+    uuid = models.CharField(primary_key=True, max_length=32)
+    agent = models.CharField(_("agent"), max_length=200)
+    status = models.CharField(
+        _("status"), max_length=10, choices=Status, default=Status.RUNNING
+    )
+    stop_reason = models.CharField(_("stop reason"), max_length=50, blank=True, default="")
+    # A run must be recorded even if its user or session is deleted while it goes on, or
+    # lives in another database: these keys are not checked by the database.
+    user = models.ForeignKey(
+        django_settings.AUTH_USER_MODEL,
+        models.SET_NULL,
+        verbose_name=_("user"),
+        null=True,
+        blank=True,
+        db_constraint=False,
+        db_index=False,
+        related_name="+",
+    )
+    owner_key = models.CharField(max_length=255, blank=True, default="", editable=False)
+    session = models.ForeignKey(
+        "mlango.Session",
+        models.SET_NULL,
+        verbose_name=_("session"),
+        null=True,
+        blank=True,
+        db_constraint=False,
+        db_index=False,
+        related_name="traces",
+    )
+    session_key = models.CharField(max_length=128, blank=True, default="")
+    parent = models.ForeignKey(
+        "self",
+        models.SET_NULL,
+        verbose_name=_("parent"),
+        null=True,
+        blank=True,
+        db_constraint=False,
+        db_index=False,
+        related_name="children",
+    )
+    provider = models.CharField(_("provider"), max_length=100, blank=True, default="")
+    model = models.CharField(_("model"), max_length=200, blank=True, default="")
+    fingerprint = models.CharField(max_length=64, blank=True, default="")
+    input = models.TextField(_("input"), blank=True, default="")
+    output = models.TextField(_("output"), blank=True, default="")
+    error = models.TextField(_("error"), blank=True, default="")
+    opening_json = models.TextField(blank=True, default="")
+    metadata_json = models.TextField(blank=True, default="")
+    steps = models.PositiveIntegerField(_("steps"), default=0)
+    span_count = models.PositiveIntegerField(default=0)
+    error_count = models.PositiveIntegerField(default=0)
+    input_tokens = models.BigIntegerField(_("input tokens"), default=0)
+    output_tokens = models.BigIntegerField(_("output tokens"), default=0)
+    cache_read_tokens = models.BigIntegerField(default=0)
+    cache_write_tokens = models.BigIntegerField(default=0)
+    reasoning_tokens = models.BigIntegerField(default=0)
+    estimated = models.BooleanField(default=False)
+    cost = models.DecimalField(
+        _("cost"), max_digits=20, decimal_places=10, null=True, blank=True, default=0
+    )
+    started_at = models.DateTimeField(_("started"))
+    ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
+
+    # {"system", "said", and "messages" or "traces": the uuids the history was recalled from}
+    opening = decoded("opening_json", empty={})
+    metadata = decoded("metadata_json", empty={})
+
+    objects = TraceQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("trace")
+        verbose_name_plural = _("traces")
+        ordering = ("-started_at",)
+        get_latest_by = "started_at"
+        indexes = [  # noqa: RUF012 - as Django writes it
+            models.Index(fields=["-started_at"], name="mlango_trace_started"),
+            models.Index(fields=["agent", "-started_at"], name="mlango_trace_agent"),
+            models.Index(fields=["status", "-started_at"], name="mlango_trace_status"),
+            models.Index(fields=["user", "-started_at"], name="mlango_trace_user"),
+            models.Index(fields=["session", "-started_at"], name="mlango_trace_session"),
+            models.Index(fields=["parent"], name="mlango_trace_parent"),
+            models.Index(
+                fields=["agent", "owner_key", "session_key", "-ended_at"],
+                name="mlango_trace_memory",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.agent} {self.uuid[:8]}"
+
+    @property
+    def history(self) -> list[Message]:
+        """The messages of earlier runs that this one began with, oldest first."""
+        opening = self.opening
+        if "traces" in opening:
+            return type(self)._default_manager.using(self._state.db).messages_of(opening["traces"])
+        return list(opening.get("messages", ()))
+
+    @property
+    def turn(self) -> list[Message]:
+        """The messages that this run added, oldest first; none if content was not captured."""
+        if not self.opening_json:
+            return []
+        return fold(self.opening["said"], self.spans.all())
+
+    @property
+    def messages(self) -> list[Message]:
+        """The history and the turn, as ``AgentRun.messages`` has them."""
+        return [*self.history, *self.turn]
+
+    @property
+    def duration_s(self) -> float | None:
+        """How many seconds the run took; None if it has not ended."""
+        return None if self.ended_at is None else (self.ended_at - self.started_at).total_seconds()
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(
+            self.input_tokens,
+            self.output_tokens,
+            self.cache_read_tokens,
+            self.cache_write_tokens,
+            self.reasoning_tokens,
+            self.estimated,
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a list of runs shows, JSON-safe and without content."""
+        return {
+            "trace": self.uuid,
+            "agent": self.agent,
+            "status": self.status,
+            "stop_reason": self.stop_reason,
+            "session_id": self.session_key,
+            "model": self.model,
+            "steps": self.steps,
+            "usage": self.usage.describe(),
+            "cost": None if self.cost is None else str(self.cost),
+            "started_at": self.started_at.isoformat(),
+            "duration_s": self.duration_s,
+        }
