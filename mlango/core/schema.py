@@ -120,17 +120,15 @@ class Parameters:
         The function gets the model's fields as keywords; if its only parameter is not one
         of the fields, it gets the whole model there.
         """
-        if not (isinstance(model, type) and hasattr(model, "model_fields")):
+        is_model = isinstance(model, type) and hasattr(model, "model_fields")
+        if not is_model or model.__pydantic_root_model__:
             raise ToolDefinitionError(
-                f"params_model of {signature.name!r} must be a pydantic model, not {model!r}."
+                f"params_model of {signature.name!r} must be a pydantic model with fields, "
+                f"not {model!r}."
             )
         names = [argument.name for argument in signature.arguments]
         whole = names[0] if len(names) == 1 and names[0] not in model.model_fields else ""
         schema, check = infer_model(model, whole, strict=strict)
-        if schema["type"] != "object":
-            raise ToolDefinitionError(
-                f"params_model of {signature.name!r} must be an object, not {schema['type']!r}."
-            )
         _fit(signature, names if whole else list(model.model_fields))
         return cls(schema, check, problems, injected=signature.injected, strict=strict)
 
@@ -165,18 +163,25 @@ class Parameters:
         try:
             values = self._check(text)
         except ValueError:
-            return self._defaults | self._check_closely(text)
-        # pydantic takes the last of two equal keys, which show as a key too many, and
-        # constants that are not JSON.
-        if (
+            values = None
+        if values is None or self._is_odd(text, values):
+            values = self._check_closely(text)
+        return self._defaults | values
+
+    def _is_odd(self, text: str, values: dict[str, Any]) -> bool:
+        """Return whether there may be more to find than pydantic has found.
+
+        It takes the last of two equal keys, which show as a key too many, and constants
+        that are not JSON; a model or a function may take any key.
+        """
+        return (
             (text.count(":") != len(values) and len(_KEYS(text)) != len(values))
             or "\\u" in text
             or "NaN" in text
             or "Infinity" in text
             or (self.strict and "null" in text)
-        ):
-            values = self._check_closely(text)
-        return self._defaults | values
+            or (bool(self.injected) and not self.injected.keys().isdisjoint(values))
+        )
 
     def _check_closely(self, text: str) -> dict[str, Any]:
         data = clean_json(_parse(text))

@@ -205,8 +205,8 @@ def _annotation(parameter: inspect.Parameter, name: str, namespace: dict[str, An
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
         raise ToolDefinitionError(
             f"The parameter {parameter.name!r} of {name!r} is annotated with {annotation!r}, "
-            f"which cannot be resolved: {error}. Import or define what it names at module "
-            f"level, and not under TYPE_CHECKING."
+            f"which cannot be resolved: {error}. Define or import what it names above the "
+            f"function, and not under TYPE_CHECKING."
         ) from error
 
 

@@ -89,7 +89,7 @@ class Tool:
         """Return the tool as OpenAI's chat API takes it. It is shared: do not change it."""
         return self._schema
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Tool:

@@ -383,7 +383,7 @@ def parse_json(
     except RecursionError:
         raise _too_deep(max_depth) from None
     # Only a text with many brackets can be deep.
-    if _count(text, "[") + _count(text, "{") > max_depth:
+    if _count(text, "[") + _count(text, "{") > max_depth and isinstance(value, dict | list):
         _check_depth(value, max_depth)
     return value
 
@@ -394,12 +394,12 @@ def _count(text: str | bytes, mark: str) -> int:
 
 def _check_depth(value: Any, max_depth: int) -> None:
     level = [value]
-    for _ in range(max_depth + 1):
+    for _ in range(max_depth):
         level = [
             item
             for outer in level
-            if isinstance(outer, dict | list)
             for item in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(item, dict | list)
         ]
         if not level:
             return
