@@ -77,11 +77,9 @@ def _each(schema: Schema, change: Callable[[Schema], Any]) -> Schema:
     """Return the schema with ``change`` applied to the schemas directly in it."""
     result = dict(schema)
     for keyword in result.keys() & MAPS:
-        if isinstance(result[keyword], dict):
-            result[keyword] = {n: _changed(s, change) for n, s in result[keyword].items()}
+        result[keyword] = {n: _changed(s, change) for n, s in result[keyword].items()}
     for keyword in result.keys() & LISTS:
-        if isinstance(result[keyword], list):
-            result[keyword] = [_changed(inner, change) for inner in result[keyword]]
+        result[keyword] = [_changed(inner, change) for inner in result[keyword]]
     for keyword in result.keys() & SINGLE:
         result[keyword] = _changed(result[keyword], change)
     return result
@@ -268,8 +266,8 @@ def _gemini(schema: Schema) -> Schema:
         schema["enum"] = [schema["const"]]
     if "prefixItems" in schema:
         schema["items"] = _one_of(schema["prefixItems"])
-    if isinstance(schema.get("items"), bool):
-        del schema["items"]
+    if schema.get("type") == "array" and not isinstance(schema.get("items"), dict):
+        schema["items"] = {"type": "string"}  # as for any other value, see below
     if schema.get("properties") == {}:
         del schema["properties"]
     if schema.get("format") not in GEMINI_FORMATS:

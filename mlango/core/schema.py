@@ -346,11 +346,8 @@ class SchemaCheck:
         for name in self.needed:
             if name not in data:
                 yield (name,), "Field required"
-        try:
-            for error in self.validator.iter_errors(data):
-                yield from _worded_as_pydantic(error)
-        except RecursionError:
-            yield (), "nested too deep"
+        for error in self.validator.iter_errors(data):
+            yield from _worded_as_pydantic(error)
 
 
 def _worded_as_pydantic(error: Any) -> Iterator[Problem]:

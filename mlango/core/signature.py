@@ -263,21 +263,31 @@ class Docstring:
     arguments: dict[str, str]
 
 
-GOOGLE_SECTION = re.compile(r"^(Args|Arguments|Parameters|Params):\s*$")
+# The first style whose mark a docstring holds is its style.
+STYLES = {
+    name: re.compile(mark, re.MULTILINE)
+    for name, mark in {
+        "GOOGLE": r"^(Args|Arguments|Parameters|Params|Returns|Yields|Raises|Examples?):\s*$",
+        "NUMPYDOC": r"^\w[\w ]*\n-{3,}\s*$",
+        "REST": r"^:(param|parameter|arg|argument|key|keyword|type|returns?|rtype|raises?)\b.*:",
+        "EPYDOC": r"^@(param|type|returns?|rtype|raises?)\b.*:",
+    }.items()
+}
+GOOGLE_ARGUMENTS = re.compile(r"^(Args|Arguments|Parameters|Params):\s*$")
 GOOGLE_ENTRY = re.compile(r"^\*{0,2}(\w+)\s*(\(.*?\))?\s*:")
-SECTIONS = re.compile(r"^\s*(\w[\w ]*:\s*$|-{3,}\s*$|[:@]\w+)", re.MULTILINE)
 
 
 def docstring(fn: Any, names: list[str]) -> Docstring:
     """Return what a docstring says, be it in Google's, NumPy's or Sphinx' style."""
     text = inspect.cleandoc(getattr(fn, "__doc__", None) or "")
-    if not SECTIONS.search(text):
+    style = next((name for name, mark in STYLES.items() if mark.search(text)), None)
+    if style is None:
         return Docstring(text, {})
-    import docstring_parser  # 60 ms, and only a docstring with sections needs it
+    from docstring_parser import ParseError  # 60 ms, and only a docstring with sections needs it
 
     try:
-        parsed = docstring_parser.parse(_indent_wrapped(text, names))
-    except docstring_parser.ParseError:
+        parsed = _parsed(text, style, names)
+    except (ParseError, IndexError):  # the latter is docstring-parser 0.18 on a lone "::"
         return Docstring(text, {})
     described: dict[str, str] = {}
     for entry in parsed.params:
@@ -287,12 +297,27 @@ def docstring(fn: Any, names: list[str]) -> Docstring:
     return Docstring((parsed.description or "").strip(), described)
 
 
+def _parsed(text: str, style: str, names: list[str]) -> Any:
+    from docstring_parser import DocstringStyle, google, parse
+
+    if style != "GOOGLE":
+        return parse(text, DocstringStyle[style])
+    # Only of parameters does each entry matter; elsewhere a line may lack its colon.
+    sections = [
+        section
+        if section.key == "param"
+        else google.Section(section.title, section.key, google.SectionType.SINGULAR)
+        for section in google.DEFAULT_SECTIONS
+    ]
+    return google.GoogleParser(sections).parse(_indent_wrapped(text, names))
+
+
 def _indent_wrapped(text: str, names: list[str]) -> str:
     """Indent the wrapped lines of Google's entries: only a parameter opens an entry."""
     lines, inside, margin = [], False, 0
     for line in text.splitlines():
         indent = len(line) - len(line.lstrip())
-        if GOOGLE_SECTION.match(line):
+        if GOOGLE_ARGUMENTS.match(line):
             inside, margin = True, 0
         elif line.strip() and inside:
             margin = margin or indent

@@ -297,6 +297,18 @@ def test_a_default_of_none_makes_any_parameter_optional():
     assert parameters.validate('{"x": null}') == {"x": None}
 
 
+def test_a_type_that_holds_none_among_others_stays_as_it_is():
+    parameters = taking(Literal["a", None], None)
+
+    assert parameters.schema["properties"]["x"] == {"enum": ["a", None], "default": None}
+    assert parameters.validate('{"x": null}') == {"x": None}
+    assert taking(None, None).schema["properties"]["x"] == {"type": "null", "default": None}
+    assert taking(int | str | None, None).schema["properties"]["x"] == {
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "default": None,
+    }
+
+
 def test_null_is_not_a_value_of_other_parameters():
     with pytest.raises(InvalidArguments, match="x: Input should be a valid integer"):
         taking(int, 5).validate('{"x": null}')
@@ -411,6 +423,11 @@ def test_a_name_that_is_not_a_parameter_is_refused_and_named():
         "Invalid arguments: limt: Unknown parameter. Did you mean 'limit'? "
         "Parameters are: city, limit"
     )
+
+
+def test_the_repr_lists_the_parameters():
+    assert repr(parameters_of(weather)) == "<Parameters: city, limit>"
+    assert repr(parameters_of(lambda: None)) == "<Parameters: none>"
 
 
 def test_a_function_without_parameters_takes_an_empty_object():
@@ -915,6 +932,17 @@ def test_a_recursive_model_has_an_object_at_the_root():
     assert validated["children"] == [Node(name="b")]
 
 
+def test_a_recursive_model_that_says_what_it_takes_has_an_object_at_the_root():
+    class Tree(BaseModel):
+        model_config = ConfigDict(extra="ignore")
+        children: list[Tree] = []
+
+    schema = from_model(Tree, lambda children: None).schema
+
+    assert schema["properties"]["children"]["items"] == {"$ref": "#/$defs/Tree"}
+    assert schema["$defs"]["Tree"]["properties"] == schema["properties"]
+
+
 def test_a_model_refuses_unknown_arguments_unless_it_says_otherwise():
     class Loose(BaseModel):
         model_config = ConfigDict(extra="allow")
@@ -1024,6 +1052,16 @@ def test_an_explicit_schema_checks_and_does_not_coerce():
     )
 
 
+def test_a_long_explanation_is_cut():
+    schema = {"properties": {"city": {"enum": ["Bern"]}}, "required": ["city"]}
+
+    with pytest.raises(InvalidArguments) as raised:
+        from_schema(schema, find).validate({"city": "x" * 10_000})
+
+    assert str(raised.value).endswith("xxx…")
+    assert len(str(raised.value)) < 400
+
+
 def test_the_default_of_a_schema_is_applied_where_the_function_has_none():
     def fn(city, limit):
         raise NotImplementedError
@@ -1048,6 +1086,15 @@ def test_an_explicit_schema_lets_a_function_take_any_keyword():
         parameters.validate('{"ctx": 1}')
 
 
+def test_only_what_is_missing_is_required():
+    schema = {"properties": {"city": {}, "limit": {}}, "required": ["city", "limit"]}
+
+    with pytest.raises(InvalidArguments) as raised:
+        from_schema(schema, find).validate('{"city": "Bern"}')
+
+    assert str(raised.value) == "Invalid arguments: limit: Field required"
+
+
 def test_an_explicit_schema_may_close_the_object_itself():
     def fn(**rest):
         raise NotImplementedError
@@ -1055,7 +1102,7 @@ def test_an_explicit_schema_may_close_the_object_itself():
     closed = {"type": "object", "properties": {"a": {}}, "additionalProperties": False}
 
     with pytest.raises(InvalidArguments, match=r"b: Unknown parameter\. Parameters are: a$"):
-        from_schema(closed, fn).validate('{"b": 1}')
+        from_schema(closed, fn).validate('{"a": 1, "b": 1}')
 
 
 @pytest.mark.parametrize(
@@ -1252,6 +1299,11 @@ def test_gemini_gets_no_references_and_no_null_type():
             {"type": "array", "items": {"type": "integer"}},
         ),
         ({"type": "array", "items": {}}, {"type": "array", "items": {"type": "string"}}),
+        ({"type": "array", "items": True}, {"type": "array", "items": {"type": "string"}}),
+        (
+            {"required": ["a"], "allOf": [{"type": "object", "required": ["b", "a"]}]},
+            {"type": "object", "required": ["b", "a"]},
+        ),
         ({"type": "string", "format": "uuid"}, {"type": "string"}),
         ({"type": "string", "format": "date-time"}, {"type": "string", "format": "date-time"}),
         ({"type": "object", "additionalProperties": {"type": "integer"}}, {"type": "object"}),
@@ -1278,6 +1330,37 @@ def test_a_schema_can_be_made_strict_or_not():
     assert adapt_schema(taking(int, 5).schema, "strict")["required"] == ["x"]
     with pytest.raises(NotStrict, match="it takes an object with any keys"):
         adapt_schema(taking(dict).schema, "strict")
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "array"}, "it takes a list of anything"),
+        ({"allOf": [{"type": "string"}]}, "it uses 'allOf'"),
+        ({"type": "object"}, "it takes an object with any keys"),
+    ],
+)
+def test_what_strict_mode_cannot_say_is_named(schema, reason):
+    with pytest.raises(NotStrict, match=reason):
+        adapt_schema({"type": "object", "properties": {"x": schema}}, "strict")
+
+
+def test_strict_mode_reads_no_look_around():
+    schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^(?!a)"}}}
+
+    adapted = adapt_schema(schema | {"required": ["x"]}, "strict")
+
+    assert adapted["properties"] == {"x": {"type": "string"}}
+
+
+@pytest.mark.parametrize(
+    "schema", [{"enum": ["a", None]}, {"type": ["string", "null"]}, {"const": 1}]
+)
+def test_strict_mode_adds_null_where_it_is_not_yet(schema):
+    adapted = adapt_schema({"type": "object", "properties": {"x": schema}}, "strict")
+
+    expected = {"anyOf": [schema, {"type": "null"}]} if "const" in schema else schema
+    assert adapted["properties"] == {"x": expected}
 
 
 def test_an_unknown_dialect_is_refused_with_the_list():

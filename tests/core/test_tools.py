@@ -564,6 +564,8 @@ NUMPY = """Find the weather.
         wrapped: with colons.
     limit : int, optional
         How many.
+    unknown : int
+        Nothing of ours.
 
     Returns
     -------
@@ -629,6 +631,27 @@ def test_prose_after_the_arguments_is_not_a_description():
 )
 def test_a_docstring_without_entries_is_the_description(doc, text):
     assert described(doc) == (text, {})
+
+
+@pytest.mark.parametrize(
+    "doc",
+    [
+        "Find.\n\nArgs:\n    city: The city.\n\nRaises:\n    ToolError if there is none.",
+        "Find.\n\n@param city: The city.\n@return: A text.",
+        "Find.\n\nParameters\n----------\ncity, limit : str\n    The city.",
+    ],
+)
+def test_docstrings_need_not_be_perfect(doc):
+    text, parameters = described(doc)
+
+    assert text == "Find."
+    assert parameters["city"] == "The city."
+
+
+def test_a_docstring_that_cannot_be_parsed_is_the_description():
+    doc = "Find.\n\n:param city: The city.\n:: x"
+
+    assert described(doc) == (doc, {})
 
 
 def test_an_annotation_describes_before_the_docstring():

@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from itertools import count
 from types import SimpleNamespace
 
+import attrs
 import pytest
 from django.utils.functional import SimpleLazyObject, lazystr
 from hypothesis import given
@@ -47,6 +48,19 @@ class Text(str):
 class Order:
     number: int
     price: Decimal
+
+
+class Ratio(float):
+    pass
+
+
+class Count(int):
+    pass
+
+
+@attrs.define
+class Tag:
+    name: str
 
 
 class Item(BaseModel):
@@ -157,6 +171,9 @@ CASES = [
     (Colour.RED, "red"),
     (Level.LOW, 1),
     (Text("sub"), "sub"),
+    (Ratio(0.5), 0.5),
+    (Count(7), 7),
+    (Tag("x"), {"name": "x"}),
     (lazystr("later"), "later"),
     (SimpleLazyObject(lambda: {"a": 1}), {"a": 1}),
     (b"caf\xc3\xa9", "café"),
