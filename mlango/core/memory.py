@@ -5,11 +5,13 @@ To add a memory, subclass Memory and override ``load``, ``append`` and ``clear``
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mlango.core.provider import Message
 from mlango.core.threads import in_thread
+from mlango.exceptions import Misused
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,18 @@ class SessionKey:
     agent: str
     owner: str
     session_id: str
+
+
+_SESSION_ID = re.compile(r"[A-Za-z0-9_.:@-]{1,128}")
+
+
+def check_session_id(session_id: str) -> None:
+    """Raise Misused unless a session id is 1 to 128 ASCII letters, digits and ``_.:@-``."""
+    if not _SESSION_ID.fullmatch(session_id):
+        raise Misused(
+            f"The session id {session_id[:140]!r} must be 1 to 128 ASCII letters, digits and "
+            f"characters of '_.:@-'."
+        )
 
 
 def owner_key(user: Any) -> str:

@@ -25,9 +25,14 @@ class Span(models.Model):
         MEMORY = "memory", _("memory")
         RETRIEVAL = "retrieval", _("retrieval")
 
-    # The unique constraint serves as the index.
+    # The unique constraint serves as the index. A check by the database would come at the
+    # end of the caller's transaction and break that.
     trace = models.ForeignKey(
-        "mlango.Trace", models.CASCADE, related_name="spans", db_index=False
+        "mlango.Trace",
+        models.CASCADE,
+        related_name="spans",
+        db_constraint=False,
+        db_index=False,
     )
     ordering = models.PositiveIntegerField()
     parent_ordering = models.PositiveIntegerField(null=True)

@@ -1,0 +1,317 @@
+"""The thread that writes the rows of all runs of this process.
+
+Runs leave what is to be written in a queue and go on. The thread takes all that waits there
+into one transaction, so that many runs share a commit, a connection and its errors: a row that
+the database refuses does not take others with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from time import sleep
+from typing import Any, Protocol
+
+from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
+
+from mlango.runtime.statements import Statement, Values
+
+logger = logging.getLogger("mlango.traces")
+
+GROUP = 512  # rows in one transaction
+LINGER = 0.05  # seconds to let a group gather while nobody waits for it
+MAX_QUEUED = 20_000  # rows; a run that cannot add more loses them
+CROWDED = 2_000  # rows from which on runs wait at the end of each step
+RETRIES = (0.05, 0.2, 0.5, 1.0)  # seconds to wait after an error that may pass
+FLUSH_TIMEOUT = 5.0
+
+
+class Source(Protocol):
+    """Who wants a row written."""
+
+    lost: bool
+
+    def failed(self, statement: Statement, error: Exception) -> None:
+        """Note that a row could not be written; called in the thread that tried."""
+
+
+class Write:
+    """A row to be written. ``make(thing)`` gives its values, in the thread that writes."""
+
+    __slots__ = ("alias", "make", "source", "statement", "thing")
+
+    def __init__(
+        self,
+        source: Source,
+        alias: str,
+        statement: Statement,
+        make: Callable[[Any], Values],
+        thing: Any,
+    ) -> None:
+        self.source = source
+        self.alias = alias
+        self.statement = statement
+        self.make = make
+        self.thing = thing
+
+    def values(self) -> Values:
+        return self.make(self.thing)
+
+
+class Errand:
+    """Something to do on the writer's connection, for someone who waits for it."""
+
+    __slots__ = ("alias", "error", "function", "future", "result")
+
+    def __init__(self, alias: str, function: Callable[[], Any] | None) -> None:
+        self.alias = alias
+        self.function = function
+        self.future: Future[Any] = Future()
+        self.result: Any = None
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        if self.function is not None and not self.future.cancelled():
+            self.result = self.function()
+
+    def tell(self) -> None:
+        """Wake who waits, unless he has left."""
+        if self.future.done() or not self.future.set_running_or_notify_cancel():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+Rows = list[tuple[Write, Values]]
+
+
+def execute(alias: str, rows: Rows) -> None:
+    """Write rows in one transaction, or in one savepoint of the one that is open."""
+    by_statement: dict[Statement, list[Values]] = {}
+    for write, values in rows:
+        by_statement.setdefault(write.statement, []).append(values)
+    with transaction.atomic(using=alias):
+        for statement in sorted(by_statement, key=lambda statement: statement.rank):
+            statement.execute(connections[alias], by_statement[statement])
+
+
+def made(writes: Iterable[Write]) -> Rows:
+    """Return writes with their values, without those that cannot be made."""
+    rows: Rows = []
+    for write in writes:
+        if write.source.lost:
+            continue
+        try:
+            rows.append((write, write.values()))
+        except Exception as error:  # noqa: BLE001 - best effort: one row, not the group
+            write.source.failed(write.statement, error)
+    return rows
+
+
+class Writer:
+    """The queue and its thread, which starts at first use and again after a fork."""
+
+    def __init__(self) -> None:
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
+        atexit.register(self.close)
+
+    def _reset(self) -> None:
+        """Begin anew. What a parent process has queued is written by the parent."""
+        self._changed = threading.Condition()
+        self._queue: deque[Write | Errand] = deque()
+        self._thread: threading.Thread | None = None
+        self._runs = 0
+        self._urgent = False
+        self._ending = False
+        self._down = False
+
+    # -- for runs, from any thread ----------------------------------------------------------
+
+    def enter(self) -> None:
+        """Note that a run begins: the connection stays open until all have left."""
+        with self._changed:
+            self._runs += 1
+
+    def leave(self) -> None:
+        """Note that a run has ended."""
+        with self._changed:
+            self._runs -= 1
+
+    @property
+    def crowded(self) -> bool:
+        """Whether rows come faster than the database takes them."""
+        return len(self._queue) > CROWDED
+
+    def put(self, write: Write) -> bool:
+        """Queue a row; return False if there are too many already."""
+        with self._changed:
+            if len(self._queue) >= MAX_QUEUED:
+                return False
+            self._add(write)
+        return True
+
+    def send(self, alias: str = "", function: Callable[[], Any] | None = None) -> Future[Any]:
+        """Return a future that is done when all that was queued before is written.
+
+        With a function, it is the future of its result; it is called in the writer's thread,
+        and again after an error of the database ``alias`` that may pass.
+        """
+        errand = Errand(alias, function)
+        with self._changed:
+            self._urgent = True
+            self._add(errand)
+        return errand.future
+
+    async def saved(self, timeout: float) -> bool:
+        """Wait until all is written; return False if that takes longer than ``timeout``."""
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(self.send()), timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until all is written; return False if that takes longer than ``timeout``.
+
+        It blocks the thread, so event loops must not call it.
+        """
+        if self._thread is None:
+            return True
+        try:
+            self.send().result(timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self, timeout: float = FLUSH_TIMEOUT) -> None:
+        """Write all, close the connection and end the thread; the next use starts it again."""
+        thread = self._thread
+        if thread is None or not thread.is_alive():
+            return
+        self.flush(timeout)
+        with self._changed:
+            self._ending = True
+            self._changed.notify()
+        thread.join(timeout)
+        with self._changed:
+            self._ending = False
+
+    def _add(self, job: Write | Errand) -> None:
+        self._queue.append(job)
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._work, name="mlango-writer", daemon=True)
+            self._thread.start()
+        if self._urgent or len(self._queue) == 1:
+            self._changed.notify()
+
+    # -- in the writer's thread ---------------------------------------------------------------
+
+    def _work(self) -> None:
+        while jobs := self._take():
+            errands = [job for job in jobs if isinstance(job, Errand)]
+            try:
+                self._store([job for job in jobs if isinstance(job, Write)])
+                for errand in errands:
+                    errand.error = self._try(errand.alias, errand.run)
+                self._rest()
+            except Exception:
+                logger.exception("Traces were lost.")
+            finally:
+                for errand in errands:
+                    errand.tell()
+        connections.close_all()
+
+    def _take(self) -> list[Write | Errand]:
+        """Wait for jobs and take them; an empty list means the end."""
+        with self._changed:
+            while not self._queue and not self._ending:
+                self._changed.wait()
+            if self._queue and not self._urgent:
+                self._changed.wait(LINGER)
+            jobs = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP))]
+            self._urgent = self._urgent and bool(self._queue)
+            return jobs
+
+    def _store(self, writes: list[Write]) -> None:
+        for alias in dict.fromkeys(write.alias for write in writes):
+            rows = made(write for write in writes if write.alias == alias)
+            if rows:
+                self._store_in(alias, rows)
+
+    def _store_in(self, alias: str, rows: Rows) -> None:
+        error = self._try(alias, lambda: execute(alias, rows))
+        if error is None:
+            return
+        if len(rows) == 1 or (may_pass(alias, error) and not self._is_up(alias)):
+            for write, _ in rows:
+                write.source.failed(write.statement, error)
+            return
+        for row in rows:
+            self._store_alone(alias, row)
+
+    def _store_alone(self, alias: str, row: tuple[Write, Values]) -> None:
+        source = row[0].source
+        if source.lost:
+            return
+        try:
+            execute(alias, [row])
+        except Exception as error:  # noqa: BLE001 - best effort: this row is the bad one
+            source.failed(row[0].statement, error)
+
+    def _try(self, alias: str, function: Callable[[], None]) -> Exception | None:
+        """Call a function, again after an error that may pass; return the last error.
+
+        While the database is down there is one attempt for each group.
+        """
+        for delay in (*(() if self._down else RETRIES), None):
+            try:
+                function()
+            except Exception as error:  # noqa: BLE001 - best effort: runs go on without rows
+                failure = error
+            else:
+                self._down = False
+                return None
+            if not may_pass(alias, failure):
+                break
+            connections[alias].close()
+            if delay is not None:
+                sleep(delay)
+        return failure
+
+    def _is_up(self, alias: str) -> bool:
+        """Return whether the database answers, so that an error must be due to a row."""
+        connection = connections[alias]
+        try:
+            connection.ensure_connection()
+            self._down = connection.vendor == "sqlite" or not connection.is_usable()
+        except DatabaseError:
+            self._down = True
+        return not self._down
+
+    def _rest(self) -> None:
+        """Give the connections back when there is nothing to do, as after a request."""
+        with self._changed:
+            idle = not self._queue and not self._runs
+        if idle:
+            for connection in connections.all(initialized_only=True):
+                connection.close_if_unusable_or_obsolete()
+
+
+def may_pass(alias: str, error: BaseException) -> bool:
+    """Return whether the same may succeed later: the database is away, busy or deadlocked."""
+    if not isinstance(error, OperationalError | InterfaceError):
+        return False
+    # SQLite also tells of a missing table or a full disk by an OperationalError.
+    return connections[alias].vendor != "sqlite" or "locked" in str(error)
+
+
+writer = Writer()
