@@ -95,8 +95,7 @@ def references(schema: Schema) -> list[str]:
     found: list[str] = []
 
     def see(node: Schema) -> Schema:
-        if isinstance(node.get("$ref"), str):
-            found.append(node["$ref"])
+        found.extend(node[keyword] for keyword in ("$ref", "$dynamicRef") if keyword in node)
         return node
 
     rewrite(schema, see)

@@ -247,9 +247,9 @@ def defining_frames(fn: Any) -> Iterable[FrameType]:
 def in_class_body(fn: Any) -> bool:
     """Return whether ``fn`` is a function that a class body is defining right now."""
     owner = getattr(fn, "__qualname__", "").rpartition(".")[0]
-    if not owner or owner.endswith("<locals>"):
-        return False
-    return any(frame.f_locals.get("__qualname__") == owner for frame in defining_frames(fn))
+    return bool(owner) and any(
+        frame.f_locals.get("__qualname__") == owner for frame in defining_frames(fn)
+    )
 
 
 # -- docstrings -----------------------------------------------------------------------------

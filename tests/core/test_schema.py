@@ -464,10 +464,11 @@ def test_a_local_class_is_found_through_the_closure_of_a_function_from_elsewhere
 
 
 def test_a_function_may_refer_to_itself():
+    @parameters_of
     def fn(n: int):
         return fn(n - 1)
 
-    assert parameters_of(fn).validate('{"n": 1}') == {"n": 1}
+    assert fn.validate('{"n": 1}') == {"n": 1}
 
 
 def test_a_name_that_cannot_be_resolved_is_an_error_that_names_the_parameter():
@@ -654,7 +655,7 @@ def test_a_constant_that_is_not_json_is_refused_in_any_value():
     with pytest.raises(InvalidArguments, match="NaN is not JSON"):
         taking(Any).validate('{"x": NaN}')
     with pytest.raises(InvalidArguments, match="Infinity is not JSON"):
-        taking(dict).validate('{"x": {"a": Infinity}}')
+        taking(Any).validate('{"x": -Infinity}')
 
 
 def test_a_key_twice_in_a_nested_object_is_refused():
@@ -791,6 +792,7 @@ def test_an_optional_parameter_is_required_and_nullable_under_strict():
     [
         '{"a": "x", "b": null, "c": null, "d": null}',
         '{"a": "x"}',
+        '{"a": "x", "d": null}',
         {"a": "x", "c": None},
     ],
 )
@@ -1119,6 +1121,10 @@ def test_an_explicit_schema_may_close_the_object_itself():
         (
             {"properties": {"city": {"$ref": "https://example.com/s.json"}}},
             "refer to 'https://example.com/s.json'. Nothing is fetched",
+        ),
+        (
+            {"properties": {"city": {"$dynamicRef": "other.json#node"}}},
+            "refer to 'other.json#node'. Nothing is fetched",
         ),
         (
             {"properties": {"city": {"$ref": "#/$defs/None"}}},
