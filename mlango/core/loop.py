@@ -11,6 +11,7 @@ import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
+from decimal import Decimal
 from time import monotonic, perf_counter, time
 from typing import Any
 from uuid import uuid4
@@ -35,6 +36,7 @@ from mlango.core.journal import LLM, Entry
 from mlango.core.messages import assistant_message, open_calls, size, text_of
 from mlango.core.provider import Completion, Delta, Message, ReasoningDelta, ToolCall
 from mlango.core.run import CANCELLED, FAILED, FINISHED, STOPPED, Run
+from mlango.core.usage import Usage
 from mlango.core.values import clean, parse_json
 from mlango.core.watch import Interrupted, TimedOut
 from mlango.exceptions import ProviderError, ProviderTimeout
@@ -138,6 +140,8 @@ async def _work(run: Run) -> AsyncIterator[Event]:
             async with aclosing(_act(run, calls)) as events:
                 async for event in events:
                     yield event
+        if run.journal.wants_sync:
+            await run.spawn(run.journal.sync())
         if run.journal.wants_sync:
             await run.spawn(run.journal.sync())
         usage = run.reply.usage
@@ -289,6 +293,8 @@ class ModelCall:
         chunk_timeout = run.limits.chunk_timeout
         run.watch.steerable = True
         while True:
+            if run.aborted:  # by the reader of the last event, while nothing was waited for
+                raise Interrupted
             deadline = _earliest(self.deadline, chunk_timeout, monotonic())
             try:
                 delta = await wait(anext(stream), deadline)
@@ -334,7 +340,7 @@ class ModelCall:
         if completion is not None:
             completion, message = _normalised(run, completion)
             run.reply, usage = completion, completion.usage
-            cost = run.price(run.provider.name, run.model, usage) if run.price else None
+            cost = _cost(run, usage)
             run.count(usage, cost)
             run.add(message)
         elif self.texts and not isinstance(error, ProviderError):
@@ -375,6 +381,12 @@ class ModelCall:
         if self.first is not None:
             attributes["ttft_s"] = self.first
         return attributes
+
+
+def _cost(run: Run, usage: Usage) -> Decimal | None:
+    if run.provider.offline:
+        return Decimal(0)
+    return run.price(run.provider.name, run.model, usage) if run.price else None
 
 
 def _error_text(error: Any) -> str:

@@ -24,9 +24,8 @@ from mlango.core.journal import LLM, TOOL, Entry, Journal
 from mlango.core.loop import said_text
 from mlango.core.memory import History, owner_key
 from mlango.core.run import Run
-from mlango.core.threads import in_thread
 from mlango.core.usage import NO_USAGE, Usage
-from mlango.core.values import clean, dumps, parse_json, truncate
+from mlango.core.values import clean, dumps, encode, parse_json, truncate
 from mlango.models import Span, Trace
 from mlango.runtime import database
 from mlango.runtime.statements import Insert, Statement, Update, Values
@@ -49,7 +48,7 @@ class RowJournal(Journal):
         self.lost = False
         self._run: Run | None = None
         self._alias = ""
-        self._inline = False
+        self._place: database.Place | None = None
         self._waits = False
         self._entered = False
         self._pending: list[Write] = []
@@ -60,19 +59,20 @@ class RowJournal(Journal):
 
     @property
     def wants_sync(self) -> bool:
-        return self._waits or (not self._inline and writer.crowded)
+        return self._waits or (self._place is None and writer.crowded)
 
     async def open(self, run: Run) -> None:
         self._run = run
         try:
             self._alias = database.alias()
             self._waits = settings.TRACE_WRITES == "step"
-            if database.is_in_memory(self._alias) or database.has_caller():
-                self._inline = await in_thread(self._open_here)
-            if not self._inline:
+            self._place = await database.place_of(self._alias)
+            if self._place is None:
                 writer.enter()
                 self._entered = True
-                self._put(INSERT_TRACE, trace_values, run)
+            self._put(INSERT_TRACE, trace_values, run)
+            if self._place is not None:
+                await self._place(self._write_here)
         except Exception as error:  # noqa: BLE001 - best effort: the run goes on untraced
             self.failed(INSERT_TRACE, error)
 
@@ -86,8 +86,8 @@ class RowJournal(Journal):
 
     async def sync(self) -> None:
         try:
-            if self._inline:
-                await in_thread(self._write_here)
+            if self._place is not None:
+                await self._place(self._write_here)
             elif not await writer.saved(SYNC_TIMEOUT):
                 raise TimeoutError(f"The database took longer than {SYNC_TIMEOUT:g} seconds.")
         except Exception as error:  # noqa: BLE001 - best effort: the run goes on untraced
@@ -122,22 +122,12 @@ class RowJournal(Journal):
         if self.lost:
             return
         write = Write(self, self._alias, statement, make, thing)
-        if self._inline:
+        if self._place is not None:
             self._pending.append(write)
         elif not writer.put(write):
             self.failed(statement, RuntimeError("Too many rows wait to be written."))
 
-    # -- on the caller's connection ---------------------------------------------------------
-
-    def _open_here(self) -> bool:
-        """Write the trace's row if rows belong on this thread's connection."""
-        alias = self._alias
-        if not (database.is_in_memory(alias) or database.in_transaction(alias)):
-            return False
-        self._inline = True
-        self._put(INSERT_TRACE, trace_values, self._run)
-        self._write_here()
-        return True
+    # -- in the caller's transaction --------------------------------------------------------
 
     def _write_here(self) -> None:
         rows = made(self._pending)
@@ -224,7 +214,7 @@ def span_values(run: Run, entry: Entry, parent: int | None) -> Values:
         _short(entry.name, 200),
         clean(entry.tool_call_id),
         _input_json(entry) if shown or entry.kind == LLM else "",
-        dumps(entry.output) if shown and entry.output is not None else "",
+        _output_json(entry.output) if shown and entry.output is not None else "",
         clean(entry.error) if shown else "",
         entry.error_type[:100],
         *_counts(usage),
@@ -327,17 +317,27 @@ def _input_json(entry: Entry) -> str:
         return ""
     if entry.kind == LLM and isinstance(value, dict):
         value = {key: HIDDEN if _SECRET.search(key) else item for key, item in value.items()}
-    elif isinstance(value, str):
-        value = _parsed(value)
-    return dumps(value)
+    return _arguments_json(value) if isinstance(value, str) else dumps(value)
 
 
-def _parsed(text: str) -> Any:
-    """Return the arguments that a model wrote as JSON, or its text if that is broken."""
+def _arguments_json(text: str) -> str:
+    """Return the arguments that a model wrote as JSON text; broken ones as a JSON string."""
     try:
-        return parse_json(text)
+        value = parse_json(text)
     except ValueError:
-        return text
+        return dumps(text)
+    # What is ASCII without escapes holds nothing that must be cleaned.
+    return text if text.isascii() and "\\u" not in text else dumps(value)
+
+
+def _output_json(value: Any) -> str:
+    """Return as JSON text what was made of clean strings, but by a provider or a tool."""
+    if type(value) is str:
+        return dumps(value)
+    try:
+        return encode(value)
+    except (TypeError, ValueError):
+        return dumps(value)
 
 
 def _attributes_json(entry: Entry, shown: bool) -> str:

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -24,7 +25,6 @@ from mlango.conf import settings
 from mlango.core.loop import said_text
 from mlango.core.memory import SessionKey, check_session_id
 from mlango.core.run import Run
-from mlango.core.threads import in_thread
 from mlango.core.watch import Interrupted
 from mlango.exceptions import SessionBusy
 from mlango.models import Session
@@ -87,9 +87,9 @@ class SessionTurn:
         check_session_id(key.session_id)
         self.key = key
         self.pk: int | None = None
-        self._place: Future[None] | None = None
+        self._queued: Future[None] | None = None
         self._alias = ""
-        self._inline = False
+        self._place: database.Place | None = None
         self._entered = False
         self._timer: asyncio.TimerHandle | None = None
         self._lease = 0.0
@@ -98,8 +98,8 @@ class SessionTurn:
         """Wait for the turn. Raise SessionBusy if another run keeps it too long."""
         deadline = monotonic() + settings.SESSION_WAIT
         self._lease = settings.LEASE_SECONDS
-        self._place = queues.join(self.key)
-        await self._wait_here(run, self._place, deadline)
+        self._queued = queues.join(self.key)
+        await self._wait_here(run, self._queued, deadline)
         try:
             await self._find_place()
             await self._wait_for_row(run, deadline)
@@ -120,9 +120,9 @@ class SessionTurn:
         except Exception as error:  # noqa: BLE001 - best effort: the turn ends by itself
             self._log(error)
         finally:
-            if self._place is not None:
-                queues.leave(self.key, self._place)
-                self._place = None
+            if self._queued is not None:
+                queues.leave(self.key, self._queued)
+                self._queued = None
 
     # -- waiting --------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class SessionTurn:
             self._check(run, deadline)
             await asyncio.sleep(poll * random.uniform(0.5, 1))  # noqa: S311
             poll = min(poll * 1.6, LAST_POLL)
-        if not self._inline:
+        if self._place is None:
             self._keep(run, asyncio.get_running_loop())
 
     def _check(self, run: Run, deadline: float) -> None:
@@ -166,18 +166,15 @@ class SessionTurn:
     async def _find_place(self) -> None:
         """Decide on whose connection the row is written, as the journal does."""
         alias = database.alias()
-        in_memory = database.is_in_memory(alias)
-        self._inline = in_memory or (
-            database.has_caller() and await in_thread(database.in_transaction, alias)
-        )
+        self._place = await database.place_of(alias)
         self._alias = alias
-        if not self._inline:
+        if self._place is None:
             writer.enter()
             self._entered = True
 
     async def _do(self, function: Callable[[], Any], timeout: float) -> Any:
-        if self._inline:
-            return await in_thread(self._guarded, function)
+        if self._place is not None:
+            return await self._place(partial(self._guarded, function))
         done = writer.send(self._alias, function)
         return await asyncio.wait_for(asyncio.wrap_future(done), timeout)
 
@@ -203,7 +200,7 @@ class SessionTurn:
 
     def _pk(self, run: Run) -> int:
         connection = connections[self._alias]
-        if connection.vendor == "postgresql" and not self._inline:
+        if connection.vendor == "postgresql" and self._place is None:
             with connection.cursor() as cursor:
                 cursor.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
         key, user = self.key, run.user

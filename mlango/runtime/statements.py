@@ -6,6 +6,7 @@ That is a quarter of the time of ``bulk_create``, and traces are what is written
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 from django.db import models
@@ -107,7 +108,13 @@ def _adapter(field: Any) -> Adapter | None:
     while field.remote_field:
         field = field.target_field
     if isinstance(field, models.DateTimeField):
-        return lambda value, connection: connection.ops.adapt_datetimefield_value(value)
+        return _adapt_datetime
     if isinstance(field, _PLAIN):
         return None
     return lambda value, connection: field.get_db_prep_save(value, connection)
+
+
+def _adapt_datetime(value: datetime, connection: BaseDatabaseWrapper) -> Any:
+    if connection.vendor == "sqlite" and value.tzinfo is connection.timezone:
+        return value.replace(tzinfo=None).isoformat(" ")  # as below, but three times as fast
+    return connection.ops.adapt_datetimefield_value(value)

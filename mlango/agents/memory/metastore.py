@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from django.utils import timezone
 
@@ -53,11 +54,12 @@ class MetastoreMemory(Memory):
         )
 
     async def aload(self, key: SessionKey) -> list[Message]:
-        if database.has_caller() or database.is_in_memory(database.alias()):
-            return await in_thread(self.load, key)
-        # A pool's thread gives its connection back at once; the run's own would keep it
-        # while the model is asked.
-        return await in_pool(self.load, key)
+        # A caller's thread has his connection; the run's own would keep one open while the
+        # model is asked, and a pool's thread gives it back at once.
+        place = await database.place_of(database.alias())
+        if place is not None:
+            return await place(partial(self.load, key))
+        return await (in_thread if database.has_caller() else in_pool)(self.load, key)
 
     def _newest(self, key: SessionKey) -> list[Trace]:
         """Return the traces to recall, newest first."""
