@@ -20,7 +20,7 @@ from mlango.core.options import UNSET, Limits, Options, is_count
 from mlango.core.provider import Message
 from mlango.core.run import Run
 from mlango.core.threads import in_thread
-from mlango.core.tools import Toolbox
+from mlango.core.tools import Toolbox, Toolset
 from mlango.core.values import clean_json
 from mlango.exceptions import Misused, did_you_mean
 from mlango.runtime.sync import Call, close_own_thread, own_thread
@@ -74,6 +74,7 @@ def run_for(agent: Agent, message: Any, options: dict[str, Any], call: Call | No
         journal=_journal(meta),
         memory=memory,
         memory_key=key,
+        turn=_turn(meta, given, user),
         price=price,
         history=_history(given["history"]),
         disclose_errors=_disclose(meta),
@@ -169,6 +170,16 @@ def _memory(
     return memory, SessionKey(agent._meta.label, owner_key(user), str(given["session_id"]))
 
 
+def _turn(meta: Options, given: dict[str, Any], user: Any) -> Any:
+    """Return what keeps a session to one run at a time; None without a session."""
+    if not given["session_id"] or not apps.is_installed("mlango"):
+        return None
+    # Rows can be imported only once the apps are loaded.
+    from mlango.runtime.sessions import SessionTurn
+
+    return SessionTurn(SessionKey(meta.label, owner_key(user), str(given["session_id"])))
+
+
 def _history(history: Any) -> list[Message]:
     if history is None:
         return []
@@ -212,7 +223,7 @@ def _bind(run: Run, agent: Agent, given: dict[str, Any]) -> None:
         if getattr(kind, name) is not getattr(base, name)
     ]
     overridden = {"model": given["model"], "provider": given["provider"]}
-    if not dynamic:
+    if not dynamic and not any(isinstance(item, Toolset) for item in agent._meta.tools):
         run.system = agent.get_system()
         run.toolbox = _toolbox(agent)
         _set_model(run, agent.get_model(), overridden)
@@ -220,7 +231,7 @@ def _bind(run: Run, agent: Agent, given: dict[str, Any]) -> None:
 
     async def prepare(run: Run) -> None:
         run.system = str(await _asked(agent.get_system, run) or "")
-        run.toolbox = Toolbox(await _asked(agent.get_tools, run))
+        run.toolbox = await Toolbox.collect(await _asked(agent.get_tools, run), Context(run))
         _set_model(run, await _asked(agent.get_model, run), overridden)
 
     run.toolbox = Toolbox([])
@@ -248,7 +259,8 @@ def _toolbox(agent: Agent) -> Toolbox:
 def _set_model(run: Run, declared: Any, overridden: dict[str, Any]) -> None:
     model = overridden["model"] or declared or settings.DEFAULT_AGENT_MODEL
     provider = overridden["provider"] or _set(run.agent._meta.provider, None)
-    run.provider, run.model = resolve(model, provider)
+    chosen, run.model = resolve(model, provider)
+    run.provider = chosen.for_run(run)
 
 
 async def _asked(method: Any, run: Run) -> Any:

@@ -251,8 +251,7 @@ async def perform(run: Run, job: Job) -> None:
             job.end(run.toolbox.unknown(job.call.name), "unknown")
             return
         arguments = tool.parameters.validate(_checked(run, job.call.arguments))
-        value = await _invoke(run, job, tool, arguments)
-        content, is_error, details = render(tool, value, run.limits.max_tool_output_chars)
+        content, is_error, details = await _invoke(run, job, tool, arguments)
         job.end(content, "tool" if is_error else "", details)
     except InvalidArguments as error:
         job.end(clean(str(error)), "validation")
@@ -288,24 +287,40 @@ def _checked(run: Run, arguments: Any) -> Any:
     return arguments
 
 
+def _rendered(run: Run, job: Job, tool: Tool, value: Any) -> tuple[Any, bool, Any]:
+    """Return what the model reads of a value, and note what the conversion lost."""
+    notes: list[str] = []
+    rendered = render(tool, value, run.limits.max_tool_output_chars, notes)
+    if notes:
+        job.attributes = {"notes": notes}
+    return rendered
+
+
 async def _invoke(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) -> Any:
+    """Return what the model reads of a call's result, as _rendered() does."""
     if tool.parameters.injected:
         context = Context(run, job.call, job.ordering)
         for name, what in tool.parameters.injected.items():
             arguments[name] = context if what == "context" else getattr(context, what)
     if not slots.take():
         await slots.wait(job.call.name, run.limits.tool_queue_timeout)
-    if tool.kind == "async":
-        try:
-            return await tool.fn(**arguments)
-        finally:
-            slots.free()
-    if tool.kind == "async_generator":
-        try:
-            return await _collect_async(run, job, tool.fn(**arguments))
-        finally:
-            slots.free()
-    return await _in_thread(run, job, tool, arguments)
+    if tool.kind not in ("async", "async_generator"):
+        return await _in_thread(run, job, tool, arguments)
+    try:
+        if tool.kind == "async":
+            value = await tool.fn(**arguments)
+        else:
+            value = await _collect_async(run, job, tool.fn(**arguments))
+    finally:
+        slots.free()
+    return await _render_async(run, job, tool, value)
+
+
+async def _render_async(run: Run, job: Job, tool: Tool, value: Any) -> Any:
+    # A QuerySet is read while it is rendered, which may be done in a thread only.
+    if value is None or isinstance(value, str | int | float | dict | list):
+        return _rendered(run, job, tool, value)
+    return await in_thread(_rendered, run, job, tool, value)
 
 
 async def _in_thread(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) -> Any:
@@ -318,9 +333,9 @@ async def _in_thread(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) 
         entered = True
         try:
             value = tool.fn(**arguments)
-            if hasattr(value, "__next__") and tool.kind == "generator":
+            if hasattr(value, "__next__"):
                 value = _collect(run, job, value)
-            return value
+            return value if hasattr(value, "__await__") else _rendered(run, job, tool, value)
         finally:
             loop.call_soon_threadsafe(slots.free)
 
@@ -329,7 +344,9 @@ async def _in_thread(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) 
     finally:
         if not entered:
             slots.free()
-    return await value if hasattr(value, "__await__") else value
+    if hasattr(value, "__await__"):
+        return await _render_async(run, job, tool, await value)
+    return value
 
 
 def _collect(run: Run, job: Job, generator: Any) -> Any:

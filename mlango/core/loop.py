@@ -142,8 +142,6 @@ async def _work(run: Run) -> AsyncIterator[Event]:
                     yield event
         if run.journal.wants_sync:
             await run.spawn(run.journal.sync())
-        if run.journal.wants_sync:
-            await run.spawn(run.journal.sync())
         usage = run.reply.usage
         yield run.emit(
             StepFinished, run.reply.stop_reason, usage.input_tokens, usage.output_tokens

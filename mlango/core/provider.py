@@ -6,12 +6,15 @@ To add a provider, subclass Provider and override one of ``complete``, ``acomple
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlango.core.threads import in_pool
 from mlango.core.usage import NO_USAGE, Usage
+
+if TYPE_CHECKING:
+    from mlango.core.run import Run
 
 Message = dict[str, Any]
 
@@ -112,16 +115,18 @@ class Provider:
             f"{type(self).__name__} must override complete(), acomplete() or astream()."
         )
 
-    async def acomplete(self, **request: Any) -> Completion:
+    # Type checkers let a method with *args and **kwargs be overridden with any signature.
+    async def acomplete(self, *args: Any, **request: Any) -> Completion:
         """Return the answer; by default of astream() if that is overridden, else of complete()."""
         if type(self).astream is Provider.astream:
-            return await in_pool(self.complete, **request)
+            completion: Completion = await in_pool(self.complete, **request)
+            return completion
         async for delta in self.astream(**request):
             if isinstance(delta, Completion):
                 return delta
         raise NotImplementedError(f"{type(self).__name__}.astream() ended without a Completion.")
 
-    async def astream(self, **request: Any) -> AsyncIterator[Delta]:
+    async def astream(self, *args: Any, **request: Any) -> AsyncGenerator[Delta]:
         """Yield the answer's pieces as they come and the whole Completion last."""
         completion = await self.acomplete(**request)
         if completion.reasoning:
@@ -129,6 +134,10 @@ class Provider:
         if completion.text:
             yield completion.text
         yield completion
+
+    def for_run(self, run: Run) -> Provider:
+        """Return what serves one run, where that needs to know more than its requests."""
+        return self
 
     async def aclose(self) -> None:
         """Close what is kept between calls, such as connections."""
