@@ -25,7 +25,7 @@ from tests.providers.contract import ADD, CANARY, HELLO, ProviderContract, colle
 # litellm keeps its clients for as long as the event loop lives, so there is one for all tests.
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.filterwarnings("default"),  # other people's warnings
+    pytest.mark.filterwarnings("ignore"),  # other people's warnings
 ]
 
 

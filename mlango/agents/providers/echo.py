@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from typing import Any
 
 from mlango.agents.providers.turns import completion_of, deltas_of, with_ids
@@ -43,7 +43,7 @@ class EchoProvider(Provider):
         system: str = "",
         tools: list[dict[str, Any]] | None = None,
         **options: Any,
-    ) -> AsyncIterator[Delta]:
+    ) -> AsyncGenerator[Delta]:
         said = completion_of(self._answer(messages, tools or []))
         written = len(said.text) + sum(len(str(each.arguments)) for each in said.tool_calls)
         read = len(system) + sum(map(size, messages))

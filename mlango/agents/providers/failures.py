@@ -35,7 +35,9 @@ FILTERED = re.compile(
     r"ResponsibleAIPolicy|flagged|safety system",
     re.IGNORECASE,
 )
-NO_MONEY = re.compile(r"insufficient_quota|billing|credit balance|insufficient credits", re.I)
+NO_MONEY = re.compile(
+    r"insufficient_quota|billing|credit balance|insufficient credits", re.IGNORECASE
+)
 UNSUPPORTED = re.compile(
     r"unsupported|not support|unknown|unrecogni[sz]ed|unexpected|not permitted|not allowed|"
     r"extra inputs|extra fields|deprecated",

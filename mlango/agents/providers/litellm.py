@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from functools import cache
@@ -99,7 +99,7 @@ class LiteLLMProvider(Provider):
         tools: list[dict[str, Any]] | None = None,
         max_tokens: int = 4096,
         **options: Any,
-    ) -> AsyncIterator[Delta]:
+    ) -> AsyncGenerator[Delta]:
         def estimated(written: int) -> Usage:
             return estimate(messages, system, tools, written)
 
@@ -132,7 +132,7 @@ class LiteLLMProvider(Provider):
     def _messages(self, model: str, messages: list[Message], system: str) -> list[Message]:
         """Return the messages as copies: litellm changes what it is given."""
         encoded = self._encoder.encode(messages, self.name, model)
-        copied: list[Message] = json.loads(b"[%b]" % encoded)
+        copied: list[Message] = json.loads(b"[" + encoded + b"]")
         return [{"role": "system", "content": system}, *copied] if system else copied
 
     def _tools(self, model: str, tools: list[dict[str, Any]] | None) -> dict[str, Any]:
@@ -294,6 +294,7 @@ def errors() -> tuple[type[Exception], ...]:
 
 @cache
 def supported_options(model: str) -> frozenset[str]:
+    """Return the options of OpenAI that a model takes."""
     try:
         return frozenset(loaded().get_supported_openai_params(model=model) or CHECKED)
     except errors():

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mlango.agents.providers import connections
@@ -102,7 +102,7 @@ class OpenAICompatibleProvider(Provider):
         tools: list[dict[str, Any]] | None = None,
         max_tokens: int = 4096,
         **options: Any,
-    ) -> AsyncIterator[Delta]:
+    ) -> AsyncGenerator[Delta]:
         def estimated(written: int) -> Usage:
             return estimate(messages, system, tools, written)
 

@@ -42,7 +42,7 @@ BUILT_IN: dict[str, dict[str, Any]] = {
 }
 
 # What to install for a package that a provider of mlango needs.
-EXTRAS = {"litellm": '"django-mlango[litellm]"', "aiohttp": '"django-mlango[openai]"'}
+EXTRAS = {"litellm": '"django-mlango[litellm]"'}
 
 _made: dict[str, Provider] = {}
 
@@ -70,6 +70,7 @@ def check_provider(provider: Any) -> None:
 
 
 def is_alias(name: str) -> bool:
+    """Return whether there is a provider of this name."""
     return name in settings.PROVIDERS or name in BUILT_IN or name in _plugins()
 
 

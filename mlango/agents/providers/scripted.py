@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +61,7 @@ class ScriptedProvider(Provider):
         system: str = "",
         tools: list[dict[str, Any]] | None = None,
         **options: Any,
-    ) -> AsyncIterator[Delta]:
+    ) -> AsyncGenerator[Delta]:
         request = Request(
             model,
             self._copied(messages),
@@ -71,7 +71,7 @@ class ScriptedProvider(Provider):
         )
         self.calls.append(request)
         turn = await self._turn(request)
-        error = turn.get("error") if isinstance(turn, dict) else turn
+        error: Any = turn.get("error") if isinstance(turn, dict) else turn
         failed = _is_exception(error)
         completion = completion_of({} if failed and turn is error else turn)
         completion = with_ids(completion, self._given_ids + 1)

@@ -25,6 +25,7 @@ _encode = json.JSONEncoder(
 
 
 def encode(value: Any) -> bytes:
+    """Return a value as JSON in UTF-8."""
     return _encode(value).encode(errors="replace")
 
 
