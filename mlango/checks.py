@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Warning, register
@@ -109,11 +109,15 @@ def check_database(app_configs: Any, databases: Any = None, **kwargs: Any) -> li
             obj=alias,
             id="mlango.W020",
         )
-        for alias, database in django_settings.DATABASES.items()
+        for alias, database in _databases().items()
         if database.get("ENGINE", "").endswith(".sqlite3")
         and ":memory:" not in str(database.get("NAME", ""))
         and not _is_concurrent(database.get("OPTIONS", {}))
     ]
+
+
+def _databases() -> dict[str, dict[str, Any]]:
+    return cast("dict[str, dict[str, Any]]", django_settings.DATABASES)
 
 
 def _is_concurrent(options: dict[str, Any]) -> bool:

@@ -128,7 +128,8 @@ def _parsed(key: str, text: str) -> Any:
         return word
     if isinstance(default, bool):
         return {"1": True, "true": True, "yes": True, "on": True}.get(
-            word.lower(), {"0": False, "false": False, "no": False, "off": False}.get(word.lower(), text)
+            word.lower(),
+            {"0": False, "false": False, "no": False, "off": False}.get(word.lower(), text),
         )
     if word.lower() in ("none", ""):
         return None

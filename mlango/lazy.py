@@ -7,7 +7,9 @@ from importlib import import_module
 from typing import Any
 
 
-def exports(package: str, places: dict[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def exports(
+    package: str, places: dict[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` for a package; ``places`` maps name to module."""
 
     def __getattr__(name: str) -> Any:  # noqa: N807 - the module's own hook

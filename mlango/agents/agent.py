@@ -34,7 +34,7 @@ class Agent:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        bases = [base._meta for base in cls.__mro__[1:] if "_meta" in vars(base)]
+        bases = [vars(base)["_meta"] for base in cls.__mro__[1:] if "_meta" in vars(base)]
         cls._meta = build(cls.__name__, bases, vars(cls).get("Meta"), _derived(cls))
         cls._fields = _collected(cls, AgentField)
         cls._tool_methods = _collected(cls, Tool)
@@ -116,8 +116,9 @@ class Agent:
             "agent": meta.label,
             "description": meta.description,
             "model": meta.model or "",
-            "tools": [*(tool.name for tool in meta.tools if isinstance(tool, Tool))]
-            + list(self._tool_methods),
+            "tools": [
+                tool.name for tool in (*meta.tools, *meta.methods) if isinstance(tool, Tool)
+            ],
             "memory": type(memory).__name__ if memory else "NullMemory",
             "max_steps": resolved_limits(meta).max_steps,
             "fingerprint": meta.fingerprint(),

@@ -65,10 +65,10 @@ def run_for(agent: Agent, message: Any, options: dict[str, Any], call: Call | No
     run = Run(
         label=meta.label,
         agent=agent,
-        provider=None,  # type: ignore[arg-type] - set below, or when the run begins
+        provider=None,  # type: ignore[arg-type]  # set below, or when the run begins
         model="",
         said=said,
-        toolbox=None,  # type: ignore[arg-type]
+        toolbox=Toolbox(),
         limits=limits,
         request_options=_request_options(meta, extra),
         journal=_journal(meta),
@@ -234,7 +234,6 @@ def _bind(run: Run, agent: Agent, given: dict[str, Any]) -> None:
         run.toolbox = await Toolbox.collect(await _asked(agent.get_tools, run), Context(run))
         _set_model(run, await _asked(agent.get_model, run), overridden)
 
-    run.toolbox = Toolbox([])
     run.resolve = prepare
 
 

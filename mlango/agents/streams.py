@@ -49,14 +49,14 @@ class AsyncRunStream(Steerable):
         self._events = _announced(run) if listened else iterate(run)
 
     def __aiter__(self) -> AsyncGenerator[Event]:
-        return self._events  # type: ignore[return-value]
+        return self._events
 
     def __anext__(self) -> Any:
         return self._events.__anext__()
 
     async def aclose(self) -> None:
         """Stop the run if it still goes on, and store it."""
-        await self._events.aclose()  # type: ignore[attr-defined]
+        await self._events.aclose()
 
     async def __aenter__(self) -> Self:
         return self

@@ -6,7 +6,7 @@ import asyncio
 import sys
 import traceback
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from time import monotonic, perf_counter, time
 from typing import Any
 
@@ -38,6 +38,7 @@ def refuse(run: Run, calls: list[ToolCall], text: str, error_type: str) -> Itera
 
 
 def finished(run: Run, outcome: ToolOutcome) -> Event:
+    """Return the event of an outcome."""
     return run.emit(
         ToolFinished,
         outcome.name,
@@ -101,7 +102,7 @@ class Batch:
         self.pending = deque(self.jobs)
         self.running: list[Job] = []
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncGenerator[Event]:
         try:
             while self.pending or self.running:
                 while self._may_start():
@@ -272,8 +273,10 @@ def _fail(run: Run, job: Job, error: BaseException) -> None:
     name = type(error).__name__
     job.error = clean(f"{name}: {error}")
     job.attributes = {"traceback": clean("".join(traceback.format_exception(error))[-8000:])}
-    text = job.error if run.disclose_errors else (
-        f"The tool failed with {name} (reference {run.uuid[:8]}-{job.ordering})."
+    text = (
+        job.error
+        if run.disclose_errors
+        else (f"The tool failed with {name} (reference {run.uuid[:8]}-{job.ordering}).")
     )
     job.end(text, name)
 
@@ -351,7 +354,7 @@ async def _in_thread(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) 
 
 def _collect(run: Run, job: Job, generator: Any) -> Any:
     """Run a generator: what it yields is progress, what it returns is the result."""
-    values = []
+    values: list[Any] = []
     while True:
         try:
             value = next(generator)
@@ -362,7 +365,7 @@ def _collect(run: Run, job: Job, generator: Any) -> Any:
 
 
 async def _collect_async(run: Run, job: Job, generator: Any) -> Any:
-    values = []
+    values: list[Any] = []
     async for value in generator:
         values.append(value)
         run.tell_progress(job.call, value)
@@ -373,4 +376,3 @@ def _joined(values: list[Any]) -> Any:
     if values and all(isinstance(value, str) for value in values):
         return "".join(values)
     return values
-

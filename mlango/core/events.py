@@ -31,13 +31,12 @@ def quick(cls: E) -> E:
     scope |= {f"_default_{field.name}": field.default for field in fields(cls)}
     declared = {field.name: field for field in fields(cls)}
     arguments = ", ".join(
-        name if declared[name].default is _missing else f"{name}=_default_{name}"
-        for name in names
+        name if declared[name].default is _missing else f"{name}=_default_{name}" for name in names
     )
     body = "\n".join(f"    _set_{name}(self, {name})" for name in names)
     # Only names of declared fields get into the text.
-    exec(f"def __init__(self, {arguments}):\n{body}", scope)  # noqa: S102
-    cls.__init__ = scope["__init__"]  # type: ignore[misc]
+    exec(f"def __init__(self, {arguments}):\n{body}", scope)
+    cls.__init__ = scope["__init__"]  # type: ignore[method-assign]
     return cls
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from decimal import Decimal
@@ -47,7 +47,7 @@ MAX_RETRY_DELAY = 60.0
 NOT_REMEMBERED = ("history_limit", "refusal", "content_filter")
 
 
-async def iterate(run: Run) -> AsyncIterator[Event]:
+async def iterate(run: Run) -> AsyncGenerator[Event]:
     """Yield the events of ``run``, from Started to Finished or Failed."""
     run.watch.attach()
     if run.limits.run_timeout is not None:
@@ -122,7 +122,7 @@ def _is_remembered(run: Run) -> bool:
     return run.status != FAILED and run.stop_reason not in NOT_REMEMBERED
 
 
-async def _work(run: Run) -> AsyncIterator[Event]:
+async def _work(run: Run) -> AsyncGenerator[Event]:
     await run.spawn(_begin(run))
     while True:
         for event in _hear_steering(run):
@@ -202,7 +202,7 @@ def _must_stop(run: Run) -> bool:
     return run.status != "running"
 
 
-async def _ask(run: Run) -> AsyncIterator[Event]:
+async def _ask(run: Run) -> AsyncGenerator[Event]:
     """Call the model, again after an error that may pass; leave its answer in ``reply``."""
     attempt = 0
     while True:
@@ -230,13 +230,13 @@ def _retry_delay(run: Run, error: ProviderError, attempt: int) -> float | None:
         return None
     delay = error.retry_after
     if delay is None:
-        delay = random.uniform(0, limits.retry_base_delay * 2 ** (attempt - 1))  # noqa: S311
+        delay = random.uniform(0, limits.retry_base_delay * 2 ** (attempt - 1))
     delay = min(delay, MAX_RETRY_DELAY)
     budget = limits.retry_max_elapsed
     return None if budget is not None and run.slept + delay > budget else delay
 
 
-async def _attempt(run: Run) -> AsyncIterator[Event]:
+async def _attempt(run: Run) -> AsyncGenerator[Event]:
     """Call the model once."""
     yield run.emit(Thinking, run.model)
     call = ModelCall(run)
@@ -285,7 +285,7 @@ class ModelCall:
         self.first: float | None = None
         self.deadline = _earliest(run.deadline, run.limits.model_timeout, monotonic())
 
-    async def events(self, stream: AsyncIterator[Delta]) -> AsyncIterator[Event]:
+    async def events(self, stream: AsyncIterator[Delta]) -> AsyncGenerator[Event]:
         """Pass on the deltas of ``stream``; at its Completion, set the run's reply."""
         run, texts, wait = self.run, self.texts, self.run.watch.wait
         chunk_timeout = run.limits.chunk_timeout
@@ -447,7 +447,7 @@ def _take(run: Run, reply: Completion) -> list[ToolCall]:
     return reply.tool_calls
 
 
-async def _act(run: Run, calls: list[ToolCall]) -> AsyncIterator[Event]:
+async def _act(run: Run, calls: list[ToolCall]) -> AsyncGenerator[Event]:
     """Answer the tool calls of one assistant turn."""
     if run.cuts:
         for event in refuse(run, calls, CUT, "cut"):

@@ -1,7 +1,8 @@
 """Messages: plain dicts in the shape of OpenAI's chat API, oldest first.
 
-A tool message of a failed call holds ``is_error``. An assistant message may hold ``raw_content`` (the turn as its provider wants it echoed) and
-``provider`` (whose turn that is); every provider encodes them for its own wire.
+A tool message of a failed call holds ``is_error``. An assistant message may hold
+``raw_content`` (the turn as its provider wants it echoed) and ``provider`` (whose turn that
+is); every provider encodes them for its own wire.
 """
 
 from __future__ import annotations
@@ -126,6 +127,7 @@ def _read(source: Any) -> tuple[bytes, str]:
 
 
 def data_url(data: bytes, mime: str) -> str:
+    """Return bytes as a ``data:`` URL."""
     return f"data:{mime};base64,{base64.b64encode(data).decode()}"
 
 
@@ -167,6 +169,7 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 def tool_message(call_id: str, content: Any, is_error: bool = False) -> Message:
+    """Return the answer to a tool call."""
     message: Message = {"role": "tool", "tool_call_id": call_id, "content": content}
     if is_error:
         message["is_error"] = True

@@ -157,6 +157,7 @@ def check(owner: str, values: dict[str, Any]) -> None:
 
 
 def is_count(value: Any) -> bool:
+    """Return whether a value is a whole number above zero."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 

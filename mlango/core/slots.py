@@ -48,9 +48,7 @@ class Slots:
                 f"{seconds:g} seconds. Try again later."
             ) from None
 
-    def _leave(
-        self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]
-    ) -> None:
+    def _leave(self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
         with self._lock:
             if (loop, future) in self._waiting:
                 self._waiting.remove((loop, future))

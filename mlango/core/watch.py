@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Interrupted(Exception):  # noqa: N818 - it is not an error
+class Interrupted(Exception):
     """The wait was ended by abort() or by steer(now=True)."""
 
     def __init__(self, *, steered: bool = False) -> None:
@@ -22,7 +22,7 @@ class Interrupted(Exception):  # noqa: N818 - it is not an error
         self.steered = steered
 
 
-class TimedOut(Exception):  # noqa: N818 - the name of what happened
+class TimedOut(Exception):
     """The wait took longer than allowed."""
 
 

@@ -62,7 +62,7 @@ class Caller(Executor):
                 return
             try:
                 result = fn(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 - it belongs to who asked
+            except BaseException as error:
                 future.set_exception(error)
                 if self._interrupted:
                     raise
@@ -86,7 +86,7 @@ class Caller(Executor):
                     if work is None:
                         break
                     work()
-                except BaseException as error:  # noqa: BLE001 - raised again below
+                except BaseException as error:
                     self._interrupted = False
                     if interrupt is not None:
                         raise
@@ -174,7 +174,7 @@ async def _close(source: AsyncGenerator[Any]) -> None:
 def _enter(sensitive: ThreadSensitiveContext) -> None:
     """Enter an async context manager that never waits, here and now."""
     try:
-        sensitive.__aenter__().send(None)
+        sensitive.__aenter__().send(None)  # type: ignore[no-untyped-call]
     except StopIteration:
         return
 
