@@ -1,5 +1,6 @@
 #!/bin/sh
-# Make a virtual environment with the pinned versions: tools/setup.sh PYTHON FOLDER
+# Make a virtual environment with the pinned versions: tools/setup.sh PYTHON FOLDER [WHEEL]
+# mlango itself is this checkout, or the wheel.
 # Uses uv when it is there or can be had, else pip, which takes ten times as long.
 set -eu
 python=$("$1" -c 'import sys; print(sys.executable)')
@@ -38,4 +39,4 @@ install() {
 
 install --require-hashes -r "$lock"
 # The lock has the build backend too, so nothing comes in without a hash.
-install --no-deps --no-build-isolation --editable .
+install --no-deps --no-build-isolation "${3:---editable=.}"
