@@ -12,9 +12,15 @@ from mlango.runtime.journal import RowJournal
 from mlango.runtime.sync import Call, close_own_thread, own_thread
 
 
+class Priced(ScriptedProvider):
+    """Is scripted, but not for free."""
+
+    offline = False
+
+
 def new_run(turns=("Hello.",), tools=(), said="hi", label="shop.Support", **fields):
     """Return a traced run of a scripted provider; ``turns`` may be a provider."""
-    provider = turns if hasattr(turns, "astream") else ScriptedProvider(turns)
+    provider = turns if hasattr(turns, "astream") else Priced(turns)
     fields.setdefault("journal", RowJournal())
     return Run(
         label=label,

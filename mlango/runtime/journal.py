@@ -37,6 +37,7 @@ SYNC_TIMEOUT = 10.0  # seconds that a run waits for its rows at most
 MAX_PREVIEW = 10_000  # characters of the message in Trace.input
 MAX_INT = 2**63 - 1
 MAX_COST = Decimal(10) ** 9
+NUL = "\\u0000"  # as JSON writes it
 HIDDEN = "[hidden]"
 _SECRET = re.compile(r"(?i)api_?key|secret|passw|authori|credential|headers|(^|_)token$")
 
@@ -331,13 +332,17 @@ def _arguments_json(text: str) -> str:
 
 
 def _output_json(value: Any) -> str:
-    """Return as JSON text what was made of clean strings, but by a provider or a tool."""
+    """Return messages or a tool's content as JSON text.
+
+    They are JSON data and mostly clean, so the walk through every value is rarely needed.
+    """
     if type(value) is str:
         return dumps(value)
     try:
-        return encode(value)
+        text = clean(encode(value))
     except (TypeError, ValueError):
         return dumps(value)
+    return dumps(value) if NUL in text else text
 
 
 def _attributes_json(entry: Entry, shown: bool) -> str:
