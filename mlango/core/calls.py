@@ -6,7 +6,7 @@ import asyncio
 import sys
 import traceback
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from time import monotonic, perf_counter, time
 from typing import Any
 
@@ -93,7 +93,7 @@ class Job:
 
 
 class Batch:
-    """The calls of one assistant turn. ``events()`` runs them; each gets its one result."""
+    """The calls of one assistant turn. Each gets its one result, whatever happens."""
 
     def __init__(self, run: Run, calls: list[ToolCall]) -> None:
         self.run = run
@@ -102,25 +102,26 @@ class Batch:
         self.pending = deque(self.jobs)
         self.running: list[Job] = []
 
-    async def events(self) -> AsyncGenerator[Event]:
-        try:
-            while self.pending or self.running:
-                while self._may_start():
-                    job = self.pending.popleft()
-                    yield self.run.emit(ToolCalled, job.call.name, job.call.arguments, job.call.id)
-                    self._start(job)
-                    for event in self._reap():
-                        yield event
-                if self.running:
-                    await self._rest()
-                    for event in self._reap():
-                        yield event
-                elif self.pending:
-                    for event in self._skip(SKIPPED, "skipped"):
-                        yield event
-        finally:
-            self._cancel()
-            self._record()
+    @property
+    def is_active(self) -> bool:
+        return bool(self.pending or self.running)
+
+    def advance(self) -> Iterator[Event]:
+        """Start what may start and take in what has ended."""
+        yield from self._reap()
+        while self._may_start():
+            job = self.pending.popleft()
+            yield self.run.emit(ToolCalled, job.call.name, job.call.arguments, job.call.id)
+            self._start(job)
+            yield from self._reap()
+        if self.pending and not self.running:
+            yield from self._skip(SKIPPED, "skipped")
+
+    def finish(self) -> None:
+        """Add the results in call order, whatever the order in which the tools ended."""
+        self._cancel()
+        for job in self.jobs:
+            _add(self.run, job, job.end(CANCELLED, "cancelled"))
 
     def _may_start(self) -> bool:
         run, running = self.run, self.running
@@ -150,7 +151,7 @@ class Batch:
                 self.running.remove(job)
                 yield finished(run, job.outcome)
 
-    async def _rest(self) -> None:
+    async def rest(self) -> None:
         """Wait until a job ends, a deadline passes, or someone has something to tell."""
         run = self.run
         tasks: list[Any] = [job.task for job in self.running if job.task and not job.task.done()]
@@ -201,16 +202,13 @@ class Batch:
                 text, error_type = CANCELLED, "cancelled"
             yield finished(self.run, job.end(text, error_type))
 
-    def _record(self) -> None:
-        """Add the results in call order, whatever the order in which the tools ended."""
-        for job in self.jobs:
-            _add(self.run, job, job.end(CANCELLED, "cancelled"))
-
 
 def _add(run: Run, job: Job, outcome: ToolOutcome) -> ToolOutcome:
     """Add a result to the conversation and the journal."""
     run.add(tool_message(outcome.tool_call_id, outcome.content, outcome.is_error))
     run.tool_results.append(outcome)
+    if not run.journal.writes:
+        return outcome
     run.journal.write(
         Entry(
             TOOL,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlango.core.usage import Usage
 
@@ -53,6 +53,13 @@ class Journal:
     def wants_sync(self) -> bool:
         """Whether the run should wait for ``sync`` at the end of this step."""
         return False
+
+    # Whether write() keeps anything, so that the loop need not make entries for nothing.
+    writes: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.writes = cls.write is not Journal.write
 
     async def open(self, run: Run) -> None:
         """Note that ``run`` began, with its history and the new messages."""

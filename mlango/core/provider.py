@@ -83,6 +83,12 @@ class ToolCallDelta:
 Delta = str | ReasoningDelta | ToolCallDelta | Completion
 
 
+def pieces(completion: Completion) -> list[Delta]:
+    """Return what a stream would have yielded of an answer that came in one piece."""
+    thought = [ReasoningDelta(completion.reasoning)] if completion.reasoning else []
+    return [*thought, *([completion.text] if completion.text else []), completion]
+
+
 class Provider:
     """One request to a model, one response. Retries, tools and memory are not its business.
 
@@ -128,12 +134,13 @@ class Provider:
 
     async def astream(self, *args: Any, **request: Any) -> AsyncGenerator[Delta]:
         """Yield the answer's pieces as they come and the whole Completion last."""
-        completion = await self.acomplete(**request)
-        if completion.reasoning:
-            yield ReasoningDelta(completion.reasoning)
-        if completion.text:
-            yield completion.text
-        yield completion
+        for piece in pieces(await self.acomplete(**request)):
+            yield piece
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a call costs nothing, whatever the table of prices says."""
+        return self.offline
 
     def for_run(self, run: Run) -> Provider:
         """Return what serves one run, where that needs to know more than its requests."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from time import perf_counter, time
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mlango.core.events import ArtifactAdded, Event, ToolProgress
 from mlango.core.journal import AGENT, Entry, Journal
@@ -26,6 +26,8 @@ from mlango.exceptions import Misused
 if TYPE_CHECKING:
     from mlango.core.memory import Memory, SessionKey
     from mlango.core.tools import Toolbox
+
+E = TypeVar("E", bound=Event)
 
 FINISHED, STOPPED, WAITING, CANCELLED, FAILED = (
     "finished",
@@ -215,7 +217,7 @@ class Run:
 
     # -- what the loop does -------------------------------------------------------------
 
-    def emit(self, kind: Callable[..., Event], *fields: Any) -> Event:
+    def emit(self, kind: Callable[..., E], *fields: Any) -> E:
         """Return the next event of this run."""
         seq = self.seq
         self.seq = seq + 1
