@@ -1,26 +1,26 @@
 """Every exception of mlango.
 
-    MlangoError
-    ├── Misconfigured                  a declaration or a setting is wrong
-    │   ├── ToolDefinitionError        a function cannot become a tool
-    │   └── UnknownAgent               no agent has this label
-    ├── Misused                        a call is wrong: an unknown argument, run() in a loop
-    ├── RunError                       a run failed; carries it as ``.run``
-    │   └── ProviderError              the model could not be asked or did not answer
-    │       ├── AuthenticationFailed
-    │       ├── RateLimited
-    │       ├── ProviderTimeout
-    │       ├── ContextLengthExceeded
-    │       ├── InvalidRequest
-    │       ├── ContentFiltered
-    │       ├── ProviderUnavailable
-    │       └── MalformedResponse
-    │           └── EmptyResponse
-    ├── SessionBusy                    another run has the session's turn
-    ├── CassetteError                  a cassette is missing, broken or does not match
-    ├── TraceNotFound                  no trace has this id, or several have
-    └── ToolError                      told to the model, word for word
-        └── InvalidArguments           the arguments do not fit the tool
+MlangoError
+├── Misconfigured                  a declaration or a setting is wrong
+│   ├── ToolDefinitionError        a function cannot become a tool
+│   └── UnknownAgent               no agent has this label
+├── Misused                        a call is wrong: an unknown argument, run() in a loop
+├── RunError                       a run failed; carries it as ``.run``
+│   └── ProviderError              the model could not be asked or did not answer
+│       ├── AuthenticationFailed
+│       ├── RateLimited
+│       ├── ProviderTimeout
+│       ├── ContextLengthExceeded
+│       ├── InvalidRequest
+│       ├── ContentFiltered
+│       ├── ProviderUnavailable
+│       └── MalformedResponse
+│           └── EmptyResponse
+├── SessionBusy                    another run has the session's turn
+├── CassetteError                  a cassette is missing, broken or does not match
+├── TraceNotFound                  no trace has this id, or several have
+└── ToolError                      told to the model, word for word
+    └── InvalidArguments           the arguments do not fit the tool
 """
 
 from __future__ import annotations
