@@ -26,7 +26,8 @@ else
     "$python" -m venv "$venv"
     pinned uv > "$venv/uv.txt"
     uv=$venv/bin/uv
-    "$venv/bin/python" -m pip install --quiet --require-hashes -r "$venv/uv.txt" || uv=
+    "$venv/bin/python" -m pip install --quiet --require-hashes -r "$venv/uv.txt" || true
+    [ -x "$uv" ] || uv=
 fi
 
 install() {
