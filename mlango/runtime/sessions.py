@@ -126,18 +126,21 @@ class SessionTurn:
 
     # -- waiting --------------------------------------------------------------------------------
 
-    async def _wait_here(self, run: Run, place: Future[None], deadline: float) -> None:
-        mine = asyncio.wrap_future(place)
-        while not place.done():
-            await asyncio.wait([mine], timeout=min(LAST_POLL, max(0, deadline - monotonic())))
-            if not place.done():
-                self._check(run, deadline)
+    async def _wait_here(self, run: Run, queued: Future[None], deadline: float) -> None:
+        mine = asyncio.wrap_future(queued)
+        while not queued.done():
+            self._check(run, deadline)
+            await asyncio.wait(
+                [mine, run.watch.waker()],
+                timeout=max(0, deadline - monotonic()),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
 
     async def _wait_for_row(self, run: Run, deadline: float) -> None:
         poll = FIRST_POLL
         while not await self._do(lambda: self._take_turn(run), settings.SESSION_WAIT + 1):
             self._check(run, deadline)
-            await asyncio.sleep(poll * random.uniform(0.5, 1))  # noqa: S311
+            await asyncio.wait([run.watch.waker()], timeout=poll * random.uniform(0.5, 1))  # noqa: S311
             poll = min(poll * 1.6, LAST_POLL)
         if self._place is None:
             self._keep(run, asyncio.get_running_loop())
@@ -151,7 +154,7 @@ class SessionTurn:
                 f"{self.key.agent} and did not end within {settings.SESSION_WAIT:g} seconds."
             )
 
-    def _log(self, error: Exception) -> None:
+    def _log(self, error: BaseException) -> None:
         reason = (str(error).splitlines() or [""])[0]
         logger.error(
             "The turn of the session %r of %s is kept in this process only: %s: %s",
@@ -196,7 +199,8 @@ class SessionTurn:
             row = self._row()
             if connections[self._alias].features.has_select_for_update_skip_locked:
                 row = row.filter(pk__in=list(self._unlocked()))
-            return row.take_turn(run.uuid, self._lease)
+            taken: bool = row.take_turn(run.uuid, self._lease)
+            return taken
 
     def _pk(self, run: Run) -> int:
         connection = connections[self._alias]
@@ -216,6 +220,7 @@ class SessionTurn:
         return row.pk
 
     def _row(self) -> Any:
+        assert self.pk is not None
         return Session.objects.using(self._alias).filter(pk=self.pk)
 
     def _unlocked(self) -> Any:
@@ -228,14 +233,13 @@ class SessionTurn:
         self._timer = loop.call_later(self._lease / 3, self._renew, run, loop)
 
     def _renew(self, run: Run, loop: asyncio.AbstractEventLoop) -> None:
-        renewed = writer.send(
-            self._alias, lambda: self._row().renew_turn(run.uuid, self._lease)
-        )
+        renewed = writer.send(self._alias, lambda: self._row().renew_turn(run.uuid, self._lease))
         renewed.add_done_callback(self._note)
         self._keep(run, loop)
 
     def _note(self, renewed: Future[bool]) -> None:
-        if renewed.exception() is not None:
-            self._log(renewed.exception())
+        error = renewed.exception()
+        if error is not None:
+            self._log(error)
         elif not renewed.result():
             self._log(SessionBusy("another run took the turn"))

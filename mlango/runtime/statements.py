@@ -29,7 +29,8 @@ class Statement:
     def __init__(self, model: type[models.Model], columns: Sequence[str]) -> None:
         self.model = model
         self.columns = tuple(columns)
-        self.fields = [model._meta.get_field(name) for name in columns]
+        by_name: dict[str, Any] = {f.attname: f for f in model._meta.concrete_fields}
+        self.fields = [by_name[name] for name in columns]
         adapters = [_adapter(field) for field in self.fields]
         self._adapters = [(index, adapt) for index, adapt in enumerate(adapters) if adapt]
         self._sql: dict[str, str] = {}

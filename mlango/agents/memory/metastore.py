@@ -58,8 +58,11 @@ class MetastoreMemory(Memory):
         # model is asked, and a pool's thread gives it back at once.
         place = await database.place_of(database.alias())
         if place is not None:
-            return await place(partial(self.load, key))
-        return await (in_thread if database.has_caller() else in_pool)(self.load, key)
+            recalled: list[Message] = await place(partial(self.load, key))
+        else:
+            hop = in_thread if database.has_caller() else in_pool
+            recalled = await hop(self.load, key)
+        return recalled
 
     def _newest(self, key: SessionKey) -> list[Trace]:
         """Return the traces to recall, newest first."""
