@@ -42,7 +42,7 @@ VERSION = 1
 HEAD = ("model", "system", "tools", "options")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Recording:
     """One recorded call. ``messages`` are all that the model read."""
 

@@ -221,6 +221,7 @@ class ReplayProvider(Provider):
     """
 
     offline = True
+    is_free = False  # a replayed run tells what the recorded one cost
 
     def __init__(self, path: str | os.PathLike[str], strict: bool = False) -> None:
         self.cassette = Cassette(path).read()
@@ -306,6 +307,7 @@ class Player(Provider):
     """Plays for one run."""
 
     offline = True
+    is_free = False
 
     def __init__(self, replay: ReplayProvider, agent: str) -> None:
         self.replay = replay
