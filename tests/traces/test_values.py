@@ -7,6 +7,7 @@ import uuid
 from decimal import Decimal
 
 import pytest
+from django.utils import timezone
 
 from mlango.agents.providers.scripted import call
 from mlango.core.journal import Entry
@@ -15,6 +16,7 @@ from mlango.core.tools import tool
 from mlango.core.usage import Usage
 from mlango.exceptions import ProviderUnavailable
 from mlango.models import Trace
+from mlango.runtime.journal import moment
 from tests.helpers import afinish, finish, new_run
 
 INLINE = pytest.param("inline", marks=pytest.mark.django_db)
@@ -171,14 +173,14 @@ def test_a_message_that_cannot_be_encoded_strictly_is_stored_as_far_as_possible(
     assert trace_of(run).turn[-1]["raw_content"] == [{"score": None}]
 
 
-@everywhere
-def test_without_time_zones_times_are_local(where, settings):
-    settings.USE_TZ = False
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_times_are_as_django_keeps_them(settings, use_tz):
+    settings.USE_TZ = use_tz
 
-    run = finish(new_run())
+    kept = moment(1_000_000.5)
 
-    trace = trace_of(run)
-    assert trace.started_at == datetime.datetime.fromtimestamp(run.started_at)  # noqa: DTZ006
+    assert timezone.is_aware(kept) is use_tz
+    assert kept.timestamp() == 1_000_000.5
 
 
 @everywhere
