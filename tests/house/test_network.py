@@ -20,6 +20,8 @@ def test_a_test_cannot_look_up_another_machine():
 
 
 def test_a_test_reaches_a_server_of_its_own():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        with socket.create_connection(server.getsockname()) as client:
-            assert client.getpeername() == server.getsockname()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as client,
+    ):
+        assert client.getpeername() == server.getsockname()
