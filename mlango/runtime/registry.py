@@ -17,15 +17,19 @@ class Registry:
         self._discovered = False
 
     def register(self, agent: type[Any]) -> None:
-        """Add a class. Two classes of one label in different places are an error."""
+        """Add a class. Two classes of one label in two ``agents`` modules are an error.
+
+        A class made elsewhere, as in a test, never takes the label of one that is declared.
+        """
         label = agent._meta.label
         other = self._agents.get(label)
-        if other is not None and _place(other) != _place(agent) and not _is_local(agent):
+        if other is None or not _is_declared(other) or _place(other) == _place(agent):
+            self._agents[label] = agent
+        elif _is_declared(agent):
             raise Misconfigured(
                 f"Two agents have the label {label!r}: {_place(other)} and {_place(agent)}. "
                 f"Rename one, or set Meta.app_label."
             )
-        self._agents[label] = agent
 
     def discover(self) -> None:
         """Import ``agents.py`` of every installed app, once."""
@@ -62,9 +66,9 @@ def _place(agent: type[Any]) -> str:
     return f"{agent.__module__}.{agent.__qualname__}"
 
 
-def _is_local(agent: type[Any]) -> bool:
-    """Whether a class was made in a function, as tests and shells do, again and again."""
-    return "<locals>" in agent.__qualname__ or agent.__module__ == "__main__"
+def _is_declared(agent: type[Any]) -> bool:
+    """Return whether a class stands in an ``agents`` module, outside any function."""
+    return "agents" in agent.__module__.split(".") and "<locals>" not in agent.__qualname__
 
 
 registry = Registry()

@@ -225,3 +225,18 @@ def test_an_unknown_label_names_the_agents_there_are():
     assert registry.get("Known") is Known
     with pytest.raises(UnknownAgent, match=r"Did you mean 'shop\.Known'"):
         registry.get("shop.Knwn")
+
+
+def test_two_agents_modules_may_not_use_one_label():
+    def declared(module):
+        agent = type("Known", (Agent,), {"__module__": "tests.x", "Meta": type("Meta", (), {})})
+        agent.__module__, agent.__qualname__ = module, "Known"
+        return agent
+
+    registry = Registry()
+    registry.register(declared("tests.shop.agents"))
+    registry.register(declared("tests.test_shop"))
+
+    assert registry._agents["tests.Known"].__module__ == "tests.shop.agents"
+    with pytest.raises(Misconfigured, match=r"Two agents have the label 'tests\.Known'"):
+        registry.register(declared("tests.other.agents"))
