@@ -40,8 +40,8 @@ coverage: $(READY)
 	@$(BIN)/coverage report
 
 check: $(READY)
-	$(BIN)/ruff format --check --quiet
-	$(BIN)/ruff check --quiet
+	$(BIN)/ruff format --check --output-format concise
+	$(BIN)/ruff check --output-format concise
 	$(BIN)/python -m mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/codespell
