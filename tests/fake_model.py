@@ -19,12 +19,11 @@ from aiohttp import web
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 STALL = "stall"  # says nothing more until the client leaves
 RESET = "reset"  # cuts the connection
-PAUSE = "pause"  # lets the network deliver what was written so far
 
 
 @dataclass
 class Answer:
-    """One response: a status, headers and the pieces of its body."""
+    """One response: a status, headers and the pieces of its body, with pauses in seconds."""
 
     pieces: list[Any] = field(default_factory=list)
     status: int = 200
@@ -156,8 +155,8 @@ class FakeModel:
             elif piece == RESET:
                 request.transport.abort()
                 return response
-            elif piece == PAUSE:
-                await asyncio.sleep(0)
+            elif isinstance(piece, float):  # seconds until the next piece
+                await asyncio.sleep(piece)
             else:
                 await self._write(request, response, piece)
         await response.write_eof()

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import import_module
+from threading import Thread
 from time import time
 from typing import Any
 
@@ -28,6 +30,7 @@ MILLION = Decimal(1_000_000)
 KINDS = ("input", "output", "cache_read", "cache_write")
 OFFLINE = ("echo", "scripted", "replay")
 HOUR = 3600
+TABLE = "genai_prices.data_snapshot"
 
 # Names of providers in litellm's models, where the table has others.
 TABLE_NAMES = {
@@ -79,6 +82,12 @@ def price(provider: str, model: str, usage: Usage) -> Decimal | None:
     return total / MILLION
 
 
+@cache
+def warm() -> None:
+    """Load the table while the first model call is on its way: that takes a third of a second."""
+    Thread(target=import_module, args=(TABLE,), daemon=True).start()
+
+
 @lru_cache(maxsize=1024)
 def _rates(provider: str, model: str, hour: int) -> Rates | None:
     """Return the rates of a model, None if unknown. Prices change, at most by the hour."""
@@ -115,15 +124,13 @@ def _from_table(provider: str, model: str) -> Rates | None:
 
     The same model has another price elsewhere, and none on one's own machine.
     """
-    # Loading the table takes a third of a second; most commands never need a price.
-    from genai_prices.data_snapshot import get_snapshot
-
+    table = import_module(TABLE)  # most commands never need a price
     if provider == "litellm":
         provider, slash, rest = model.partition("/")
         model = rest if slash else model
         provider = TABLE_NAMES.get(provider, provider) if slash else ""
     try:
-        _, found = get_snapshot().find_provider_model(model, None, provider or None, None)
+        _, found = table.get_snapshot().find_provider_model(model, None, provider or None, None)
     except LookupError:
         return None
     return _read(found)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from django.apps import apps
 
 from mlango.agents.memory.null import NullMemory
-from mlango.agents.prices import price
+from mlango.agents.prices import price, warm
 from mlango.agents.providers.routing import resolve
 from mlango.conf import settings
 from mlango.core.context import Context
@@ -260,6 +260,8 @@ def _set_model(run: Run, declared: Any, overridden: dict[str, Any]) -> None:
     provider = overridden["provider"] or _set(run.agent._meta.provider, None)
     chosen, run.model = resolve(model, provider)
     run.provider = chosen.for_run(run)
+    if not chosen.is_free:
+        warm()
 
 
 async def _asked(method: Any, run: Run) -> Any:

@@ -10,7 +10,11 @@ from contextlib import aclosing
 import pytest
 
 from mlango.agents.providers import Completion, ReasoningDelta, ToolCall, ToolCallDelta, Usage
+from mlango.core.loop import iterate
 from mlango.core.messages import assistant_message, tool_message
+from mlango.core.options import Limits
+from mlango.core.run import Run
+from mlango.core.tools import Toolbox
 from mlango.exceptions import (
     AuthenticationFailed,
     ContentFiltered,
@@ -24,7 +28,6 @@ from mlango.exceptions import (
     RateLimited,
 )
 from tests.fake_model import (
-    PAUSE,
     RESET,
     STALL,
     Answer,
@@ -342,6 +345,48 @@ class ProviderContract:
             f"'temperature': it is left out."
         )
 
+    # -- through the loop ---------------------------------------------------------------------
+
+    def run(self, provider, **limits):
+        return Run(
+            label="shop.Support",
+            provider=provider,
+            model="fake",
+            said=HELLO,
+            toolbox=Toolbox([]),
+            limits=Limits(max_retries=0, **limits),
+        )
+
+    @pytest.mark.parametrize("pieces", [[STALL], [*texts("Hello "), STALL]])
+    async def test_a_silent_server_is_given_up(self, provider, model, pieces):
+        model.script(Answer(pieces))
+
+        *_, last = [event async for event in iterate(self.run(provider, chunk_timeout=0.05))]
+
+        assert last.kind == "failed"
+        assert last.exception_type == ProviderTimeout.__name__
+        assert "did not send anything for 0.05 seconds" in last.error
+        assert await asyncio.to_thread(model.hung_up.wait, 10)
+
+    async def test_an_answer_without_end_is_given_up(self, provider, model):
+        drip = [piece for word in range(100) for piece in (chunk({"content": f"{word} "}), 0.02)]
+        model.script(Answer(drip))
+
+        run = self.run(provider, model_timeout=0.1, chunk_timeout=10)
+        *_, last = [event async for event in iterate(run)]
+
+        assert last.exception_type == ProviderTimeout.__name__
+        assert "did not end its answer" in last.error
+
+    async def test_a_slow_stream_that_moves_goes_on(self, provider, model):
+        drip = [piece for word in texts("a b c d e f g h i j k l") for piece in (0.05, word)]
+        model.script(Answer([*drip, chunk({}, "stop"), *tail()]))
+
+        *_, last = [event async for event in iterate(self.run(provider, chunk_timeout=0.5))]
+
+        assert last.kind == "finished"
+        assert last.output == "a b c d e f g h i j k l"
+
     # -- errors -------------------------------------------------------------------------------
 
     @pytest.mark.parametrize(
@@ -390,7 +435,7 @@ class ProviderContract:
     @pytest.mark.parametrize(
         "pieces",
         [
-            pytest.param([PAUSE, RESET], id="reset"),
+            pytest.param([RESET], id="reset"),
             pytest.param([b'data: {"choices": [{"del\n\n'], id="half JSON"),
             pytest.param([], id="no finish"),
             pytest.param([event("[DONE]")], id="done without finish"),
@@ -420,7 +465,7 @@ class ProviderContract:
 
     async def test_a_half_call_is_never_an_answer(self, provider, model):
         piece = chunk({"tool_calls": [tool_delta(0, "a", "add", '{"a": 1}')]})
-        model.script(Answer([piece, PAUSE, RESET]))
+        model.script(Answer([piece, RESET]))
 
         caught, seen = await failure(provider)
 

@@ -30,7 +30,8 @@ pytestmark = [
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module", autouse=True)
-async def _closed_clients():
+async def _one_litellm():
+    await module.ready()
     yield
     await LiteLLMProvider().aclose()
 

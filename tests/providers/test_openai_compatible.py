@@ -164,7 +164,7 @@ async def test_a_server_that_knows_no_stream_options_is_asked_without(provider, 
     model.script(fails(422, error), says("one", usage=None), says("two", usage=None))
 
     await collect(provider)
-    answer = (await collect(provider))[-1]
+    answer = (await collect(provider, model="another"))[-1]
 
     assert ["stream_options" in request for request in model.requests] == [True, False, False]
     assert answer.usage.estimated

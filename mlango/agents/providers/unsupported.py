@@ -7,6 +7,12 @@ import logging
 logger = logging.getLogger("mlango.providers")
 
 
+# Every model of a server knows this one, or none.
+OF_SERVER = "stream_options"
+# Nobody set these two, or they are sent under another name.
+QUIET = (OF_SERVER, "max_tokens")
+
+
 class Unsupported:
     """What each model of one provider was found not to take."""
 
@@ -14,15 +20,14 @@ class Unsupported:
         self._options: dict[str, set[str]] = {}
 
     def of(self, model: str) -> set[str]:
-        return self._options.get(model, set())
+        return self._options.get(model, set()) | self._options.get("", set())
 
     def add(self, provider: str, model: str, option: str) -> None:
-        known = self._options.setdefault(model, set())
+        known = self._options.setdefault("" if option == OF_SERVER else model, set())
         if option in known:
             return
         known.add(option)
-        # These two were not set by anybody, or have another name.
-        if option not in ("stream_options", "max_tokens"):
+        if option not in QUIET:
             logger.warning(
                 "The model %r of the provider %r does not take %r: it is left out.",
                 model,
