@@ -30,7 +30,13 @@ _POSTGRES = {
 DATABASES = {
     "default": {"sqlite": _SQLITE, "postgres": _POSTGRES}[
         os.environ.get("MLANGO_TEST_DATABASE", "sqlite")
-    ]
+    ],
+    # For sites that keep mlango's rows apart; made only for the tests that ask for it.
+    "agents": _SQLITE
+    | {
+        "NAME": Path(tempfile.gettempdir()) / f"{_NAME}_agents.sqlite3",
+        "TEST": {"NAME": str(Path(tempfile.gettempdir()) / f"test_{_NAME}_agents.sqlite3")},
+    },
 }
 
 SECRET_KEY = "only for tests"

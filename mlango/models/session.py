@@ -69,12 +69,12 @@ class Session(models.Model):
         verbose_name = _("session")
         verbose_name_plural = _("sessions")
         ordering = ("-updated_at",)
-        constraints = [  # noqa: RUF012 - as Django writes it
+        constraints = [
             models.UniqueConstraint(
                 fields=["agent", "owner_key", "key"], name="mlango_session_unique"
             )
         ]
-        indexes = [  # noqa: RUF012
+        indexes = [
             models.Index(fields=["owner_key", "-updated_at"], name="mlango_session_owner"),
             models.Index(fields=["-updated_at"], name="mlango_session_updated"),
         ]

@@ -63,7 +63,7 @@ class Span(models.Model):
         verbose_name = _("span")
         verbose_name_plural = _("spans")
         ordering = ("trace_id", "ordering")
-        constraints = [  # noqa: RUF012 - as Django writes it
+        constraints = [
             models.UniqueConstraint(fields=["trace", "ordering"], name="mlango_span_unique")
         ]
 

@@ -78,9 +78,7 @@ class Trace(models.Model):
     # 32 lowercase hex characters: also valid as the trace id of W3C and OpenTelemetry.
     uuid = models.CharField(primary_key=True, max_length=32)
     agent = models.CharField(_("agent"), max_length=200)
-    status = models.CharField(
-        _("status"), max_length=10, choices=Status, default=Status.RUNNING
-    )
+    status = models.CharField(_("status"), max_length=10, choices=Status, default=Status.RUNNING)
     stop_reason = models.CharField(_("stop reason"), max_length=50, blank=True, default="")
     # A run must be recorded even if its user or session is deleted while it goes on, or
     # lives in another database: these keys are not checked by the database.
@@ -150,7 +148,7 @@ class Trace(models.Model):
         verbose_name_plural = _("traces")
         ordering = ("-started_at",)
         get_latest_by = "started_at"
-        indexes = [  # noqa: RUF012 - as Django writes it
+        indexes = [
             models.Index(fields=["-started_at"], name="mlango_trace_started"),
             models.Index(fields=["agent", "-started_at"], name="mlango_trace_agent"),
             models.Index(fields=["status", "-started_at"], name="mlango_trace_status"),

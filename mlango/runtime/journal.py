@@ -356,7 +356,7 @@ def moment(seconds: float) -> datetime:
     """Return a time since the epoch as Django keeps times."""
     if django_settings.USE_TZ:
         return datetime.fromtimestamp(seconds, UTC)
-    return datetime.fromtimestamp(seconds)  # noqa: DTZ006 - what USE_TZ = False means
+    return datetime.fromtimestamp(seconds)
 
 
 INSERT_TRACE = Insert(Trace, [field.attname for field in Trace._meta.concrete_fields], rank=0)

@@ -140,7 +140,7 @@ class SessionTurn:
         poll = FIRST_POLL
         while not await self._do(lambda: self._take_turn(run), settings.SESSION_WAIT + 1):
             self._check(run, deadline)
-            await asyncio.wait([run.watch.waker()], timeout=poll * random.uniform(0.5, 1))  # noqa: S311
+            await asyncio.wait([run.watch.waker()], timeout=poll * random.uniform(0.5, 1))
             poll = min(poll * 1.6, LAST_POLL)
         if self._place is None:
             self._keep(run, asyncio.get_running_loop())

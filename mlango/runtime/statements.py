@@ -92,7 +92,7 @@ class Update(Statement):
         quote = connection.ops.quote_name
         *changed, key = (f"{quote(field.column)} = %s" for field in self.fields)
         table = quote(self.model._meta.db_table)
-        return f"UPDATE {table} SET {', '.join(changed)} WHERE {key}"  # noqa: S608
+        return f"UPDATE {table} SET {', '.join(changed)} WHERE {key}"
 
     def save(self, alias: str, rows: list[dict[str, Any]]) -> None:
         for row in rows:

@@ -18,7 +18,10 @@ NOW = timezone.now()
 
 def make(uuid, agent="shop.Support", minutes=0, **fields):
     return Trace.objects.create(
-        uuid=uuid.ljust(32, "0"), agent=agent, started_at=NOW - timedelta(minutes=minutes), **fields
+        uuid=uuid.ljust(32, "0"),
+        agent=agent,
+        started_at=NOW - timedelta(minutes=minutes),
+        **fields,
     )
 
 
@@ -39,7 +42,18 @@ class TestGetTrace:
 
     @pytest.mark.parametrize(
         "prefix",
-        ["", "%", "abcdef1", "________", "%%%%%%%%", "abcdef1%", "abcdefgh", "a" * 33, "*" * 8, None],
+        [
+            "",
+            "%",
+            "abcdef1",
+            "________",
+            "%%%%%%%%",
+            "abcdef1%",
+            "abcdefgh",
+            "a" * 33,
+            "*" * 8,
+            None,
+        ],
     )
     def test_takes_nothing_else(self, prefix):
         make("abcdef1234")
@@ -146,7 +160,11 @@ def test_a_trace_describes_itself_without_content():
 
 def test_a_trace_whose_history_was_pruned_keeps_its_own_turn():
     trace = make("ab")
-    trace.opening = {"system": "", "said": [{"role": "user", "content": "x"}], "traces": ["f" * 32]}
+    trace.opening = {
+        "system": "",
+        "said": [{"role": "user", "content": "x"}],
+        "traces": ["f" * 32],
+    }
 
     assert trace.messages == [{"role": "user", "content": "x"}]
 

@@ -22,7 +22,8 @@ from django.db import (
 from mlango.agents.providers.scripted import call
 from mlango.core.tools import tool
 from mlango.models import Span, Trace
-from mlango.runtime import journal, statements, writer as writers
+from mlango.runtime import journal, statements
+from mlango.runtime import writer as writers
 from mlango.runtime.journal import INSERT_SPAN, INSERT_TRACE, span_values, trace_values
 from mlango.runtime.statements import Insert
 from mlango.runtime.writer import Write, Writer, may_pass, writer
@@ -105,7 +106,9 @@ class TestAWriter:
         groups = []
         execute = writers.execute
         monkeypatch.setattr(
-            writers, "execute", lambda alias, rows: groups.append(len(rows)) or execute(alias, rows)
+            writers,
+            "execute",
+            lambda alias, rows: groups.append(len(rows)) or execute(alias, rows),
         )
 
         for _ in range(50):
@@ -391,22 +394,24 @@ class TestADatabaseThatFails:
 
         assert Trace.objects.get(uuid=run.uuid).status == "finished"
 
+    @pytest.mark.django_db(transaction=True, databases=["default", "agents"])
     def test_that_does_not_exist_does_not_stop_a_run(self, monkeypatch, caplog):
         monkeypatch.setattr(writers, "RETRIES", (0,))
-        monkeypatch.setitem(connections.settings, "nowhere", nowhere())
-        monkeypatch.setattr(router, "routers", [Nowhere()])
+        monkeypatch.setitem(connections.settings["agents"], "NAME", "/nonexistent/db.sqlite3")
+        monkeypatch.setattr(router, "routers", [Elsewhere("agents")])
 
         first, second = finish(new_run(TURNS, [add])), finish(new_run())
         third = asyncio.run(afinish(new_run()))
 
         assert [first.status, second.status, third.status] == ["finished"] * 3
         assert len(messages(caplog)) == 3
+        assert "unable to open database file" in messages(caplog)[0]
         monkeypatch.undo()
         assert finish(new_run()).status == "finished"
         assert Trace.objects.count() == 1
 
     def test_that_the_router_does_not_know_does_not_stop_a_run(self, monkeypatch, caplog):
-        monkeypatch.setattr(router, "routers", [Nowhere()])
+        monkeypatch.setattr(router, "routers", [Elsewhere("nowhere")])
 
         run = finish(new_run(TURNS, [add]))
 
@@ -458,18 +463,14 @@ class TestADatabaseThatFails:
         assert Trace.objects.get(uuid=run.uuid).status == "finished"
 
 
-class Nowhere:
-    """Sends the rows to a database that is not there."""
+class Elsewhere:
+    """Sends the rows to another database."""
+
+    def __init__(self, alias):
+        self.alias = alias
 
     def db_for_write(self, model, **hints):
-        return "nowhere" if model._meta.app_label == "mlango" else None
-
-
-def nowhere():
-    here = dict(connection.settings_dict)
-    if connection.vendor == "sqlite":
-        return {**here, "NAME": "/nonexistent/directory/db.sqlite3", "OPTIONS": {}}
-    return {**here, "PORT": "1"}
+        return self.alias if model._meta.app_label == "mlango" else None
 
 
 class TestErrorsThatMayPass:
@@ -477,7 +478,9 @@ class TestErrorsThatMayPass:
     def test_are_worth_another_try(self, error):
         assert may_pass("default", error)
 
-    @pytest.mark.parametrize("error", [IntegrityError("no"), DatabaseError("no"), ValueError("no")])
+    @pytest.mark.parametrize(
+        "error", [IntegrityError("no"), DatabaseError("no"), ValueError("no")]
+    )
     def test_others_are_not(self, error):
         assert not may_pass("default", error)
 
