@@ -1,0 +1,49 @@
+"""A new project works as it is written."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mlango.exceptions import Misused
+from mlango.startproject import main, start_project
+
+
+def run(folder, *arguments):
+    environment = {k: v for k, v in os.environ.items() if k != "DJANGO_SETTINGS_MODULE"}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    return subprocess.run(
+        [sys.executable, "manage.py", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def test_a_new_project_checks_migrates_answers_and_passes_its_tests(tmp_path):
+    folder = start_project("shop", str(tmp_path / "shop"))
+
+    run(folder, "check")
+    run(folder, "migrate", "--verbosity", "0")
+    answer = run(folder, "agent", "support.Support", "Where is order 1002?")
+    run(folder, "test")
+
+    assert answer.stdout == "Order 1002 is on its way, shipped on 28 November 2026.\n"
+    assert "insecure-key-of-the-template" not in (folder / "config" / "settings.py").read_text()
+
+
+@pytest.mark.parametrize("name", ["class", "2fast", "a-b", ""])
+def test_a_name_that_is_no_identifier_is_refused(name, tmp_path):
+    with pytest.raises(Misused, match="cannot name a project"):
+        start_project(name, str(tmp_path / "x"))
+
+
+def test_a_folder_with_something_in_it_is_refused(tmp_path, capsys):
+    (tmp_path / "mine.txt").write_text("keep")
+
+    assert main(["startproject", "shop", str(tmp_path)]) == 1
+    assert "not an empty folder" in capsys.readouterr().err
+    assert (tmp_path / "mine.txt").read_text() == "keep"
