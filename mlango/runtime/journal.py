@@ -215,7 +215,7 @@ def span_values(run: Run, entry: Entry, parent: int | None) -> Values:
         _short(entry.name, 200),
         clean(entry.tool_call_id),
         _input_json(entry) if shown or entry.kind == LLM else "",
-        _output_json(entry.output) if shown and entry.output is not None else "",
+        _json(entry.output) if shown and entry.output is not None else "",
         clean(entry.error) if shown else "",
         entry.error_type[:100],
         *_counts(usage),
@@ -318,7 +318,7 @@ def _input_json(entry: Entry) -> str:
         return ""
     if entry.kind == LLM and isinstance(value, dict):
         value = {key: HIDDEN if _SECRET.search(key) else item for key, item in value.items()}
-    return _arguments_json(value) if isinstance(value, str) else dumps(value)
+    return _arguments_json(value) if isinstance(value, str) else _json(value)
 
 
 def _arguments_json(text: str) -> str:
@@ -331,16 +331,14 @@ def _arguments_json(text: str) -> str:
     return text if text.isascii() and "\\u" not in text else dumps(value)
 
 
-def _output_json(value: Any) -> str:
-    """Return messages or a tool's content as JSON text.
+def _json(value: Any) -> str:
+    """Return JSON text of what is JSON data already, and mostly clean.
 
-    They are JSON data and mostly clean, so the walk through every value is rarely needed.
+    That saves the walk through every value, which is most of the time that a row takes.
     """
-    if type(value) is str:
-        return dumps(value)
     try:
         text = clean(encode(value))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return dumps(value)
     return dumps(value) if NUL in text else text
 
@@ -349,7 +347,7 @@ def _attributes_json(entry: Entry, shown: bool) -> str:
     attributes = entry.attributes
     if not shown and "traceback" in attributes:  # it quotes what the tool worked on
         attributes = {key: item for key, item in attributes.items() if key != "traceback"}
-    return dumps(attributes) if attributes else ""
+    return _json(attributes) if attributes else ""
 
 
 def moment(seconds: float) -> datetime:
