@@ -126,4 +126,5 @@ def _datetime_adapter(connection: BaseDatabaseWrapper) -> Adapter | None:
     if connection.vendor == "sqlite" and connection.timezone is UTC:
         # As SQLite's own adapter does it, but three times as fast.
         return lambda value: value.replace(tzinfo=None).isoformat(" ")
-    return connection.ops.adapt_datetimefield_value  # type: ignore[no-any-return]
+    adapt: Adapter = connection.ops.adapt_datetimefield_value
+    return adapt
