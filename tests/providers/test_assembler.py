@@ -200,6 +200,37 @@ def test_reasoning_under_two_names_is_read_once():
     assert deltas == [ReasoningDelta("Hm."), "x"]
 
 
+def test_a_signature_ends_a_block_of_thought():
+    def block(**fields):
+        return {"thinking_blocks": [{"type": "thinking", **fields}]}
+
+    _, completion = assembled(
+        block(thinking="One", signature=""),
+        block(thinking=" two", signature=""),
+        block(thinking="", signature="s1"),
+        block(thinking="Three", signature="s2"),
+        {"content": "x"},
+    )
+
+    assert completion.raw_content["message"]["thinking_blocks"] == [
+        {"type": "thinking", "thinking": "One two", "signature": "s1"},
+        {"type": "thinking", "thinking": "Three", "signature": "s2"},
+    ]
+
+
+def test_fields_of_a_provider_are_joined():
+    _, completion = assembled(
+        {"provider_specific_fields": {"citations": [1], "a": 1}},
+        {"provider_specific_fields": {"citations": [2], "a": None, "b": 2}, "content": "x"},
+    )
+
+    assert completion.raw_content["message"]["provider_specific_fields"] == {
+        "citations": [1, 2],
+        "a": 1,
+        "b": 2,
+    }
+
+
 def test_tags_of_thought_in_a_text_are_left_alone():
     _, completion = assembled({"content": "<think>Hm.</think>Yes"})
 

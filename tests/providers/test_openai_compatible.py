@@ -25,6 +25,7 @@ from mlango.exceptions import (
     RateLimited,
 )
 from tests.fake_model import (
+    STALL,
     USAGE,
     Answer,
     chunk,
@@ -372,6 +373,13 @@ async def test_a_redirect_is_not_followed(provider, model):
 
     assert isinstance(caught, InvalidRequest)
     assert caught.status == 307
+
+
+async def test_a_server_that_stays_after_its_last_word_is_left(provider, model):
+    model.script(Answer([*texts("Hi"), chunk({}, "stop"), *tail(), STALL]))
+
+    assert (await collect(provider))[-1].text == "Hi"
+    assert await asyncio.to_thread(model.hung_up.wait, 10)
 
 
 # -- connections ------------------------------------------------------------------------------

@@ -7,13 +7,15 @@ import sys
 
 import pytest
 
-from mlango.agents import providers
+from mlango.agents import Agent, providers, tool
 from mlango.agents.providers import (
     Completion,
     EchoProvider,
     OpenAICompatibleProvider,
     Provider,
     ScriptedProvider,
+    ToolCall,
+    Usage,
     available_providers,
     get_provider,
 )
@@ -224,3 +226,52 @@ def test_naming_providers_loads_no_client():
 def test_every_public_name_can_be_had():
     assert all(getattr(providers, name) is not None for name in providers.__all__)
     assert providers.END_TURN == "end_turn"
+
+
+class VLLMProvider(Provider):
+    name = "vllm"
+    requires = ("openai",)
+
+    def complete(
+        self,
+        *,
+        model,
+        messages,
+        system="",
+        tools=None,
+        max_tokens=4096,
+        thinking=None,
+        effort=None,
+        **kw,
+    ) -> Completion:
+        calls = [ToolCall(id="1", name="add", arguments={"a": 1, "b": 2})]
+        if messages[-1]["role"] == "tool":
+            calls = []
+        return Completion(
+            text="" if calls else f"{model} says {messages[-1]['content']}",
+            tool_calls=calls,
+            stop_reason=Completion.TOOL_USE if calls else Completion.END_TURN,
+            usage=Usage(input_tokens=10, output_tokens=5),
+        )
+
+
+def test_a_provider_of_ones_own_is_one_class(settings):
+    @tool
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    class Own(Agent):
+        class Meta:
+            app_label = "tests"
+            model = "vllm/llama"
+            tools = [add]
+            tracing = False
+
+    settings.MLANGO = {"PROVIDERS": {"vllm": f"{__name__}.VLLMProvider"}}
+
+    run = Own().run("What is 1 + 2?")
+
+    assert run.output == "llama says 3"
+    assert run.usage.total_tokens == 30
+    assert run.cost is None
