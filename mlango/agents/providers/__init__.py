@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from mlango.agents.providers.echo import EchoProvider
     from mlango.agents.providers.litellm import LiteLLMProvider
     from mlango.agents.providers.openai_compatible import OpenAICompatibleProvider
-    from mlango.agents.providers.recording import RecordingProvider, ReplayProvider
+    from mlango.agents.providers.recording import RecordingProvider
     from mlango.agents.providers.registry import available_providers, get_provider
+    from mlango.agents.providers.replay import ReplayProvider
     from mlango.agents.providers.scripted import ScriptedProvider
 
 __all__ = [
@@ -53,7 +54,7 @@ _PLACES = {
     "LiteLLMProvider": f"{_HERE}.litellm",
     "OpenAICompatibleProvider": f"{_HERE}.openai_compatible",
     "RecordingProvider": f"{_HERE}.recording",
-    "ReplayProvider": f"{_HERE}.recording",
+    "ReplayProvider": f"{_HERE}.replay",
     "ScriptedProvider": f"{_HERE}.scripted",
     "available_providers": f"{_HERE}.registry",
     "get_provider": f"{_HERE}.registry",
