@@ -15,6 +15,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from time import sleep
 from typing import Any, Protocol
 
@@ -67,27 +69,41 @@ class Write:
 class Errand:
     """Something to do on the writer's connection, for someone who waits for it."""
 
-    __slots__ = ("alias", "error", "function", "future", "result")
+    __slots__ = ("alias", "error", "function", "result", "tell")
 
-    def __init__(self, alias: str, function: Callable[[], Any] | None) -> None:
+    def __init__(
+        self, alias: str, function: Callable[[], Any] | None, tell: Callable[[Errand], None]
+    ) -> None:
         self.alias = alias
         self.function = function
-        self.future: Future[Any] = Future()
+        self.tell = tell
         self.result: Any = None
         self.error: Exception | None = None
 
     def run(self) -> None:
-        if self.function is not None and not self.future.cancelled():
+        if self.function is not None:
             self.result = self.function()
 
-    def tell(self) -> None:
-        """Wake who waits, unless he has left."""
-        if self.future.done() or not self.future.set_running_or_notify_cancel():
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.result)
+
+def _tell(future: Future[Any], errand: Errand) -> None:
+    """Wake the thread that waits, unless it has left."""
+    if not future.set_running_or_notify_cancel():
+        return
+    if errand.error is not None:
+        future.set_exception(errand.error)
+    else:
+        future.set_result(errand.result)
+
+
+def _wake(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], errand: Errand) -> None:
+    """Wake the task that waits, unless it has left."""
+
+    def wake() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    with suppress(RuntimeError):  # its loop is closed
+        loop.call_soon_threadsafe(wake)
 
 
 Rows = list[tuple[Write, Values]]
@@ -165,16 +181,18 @@ class Writer:
         With a function, it is the future of its result; it is called in the writer's thread,
         and again after an error of the database ``alias`` that may pass.
         """
-        errand = Errand(alias, function)
-        with self._changed:
-            self._urgent = True
-            self._add(errand)
-        return errand.future
+        future: Future[Any] = Future()
+        self._send(Errand(alias, function, partial(_tell, future)))
+        return future
 
     async def saved(self, timeout: float) -> bool:
         """Wait until all is written; return False if that takes longer than ``timeout``."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        self._send(Errand("", None, partial(_wake, loop, done)))
         try:
-            await asyncio.wait_for(asyncio.wrap_future(self.send()), timeout)
+            async with asyncio.timeout(timeout):
+                await done
         except TimeoutError:
             return False
         return True
@@ -205,6 +223,11 @@ class Writer:
         with self._changed:
             self._ending = False
 
+    def _send(self, errand: Errand) -> None:
+        with self._changed:
+            self._urgent = True
+            self._add(errand)
+
     def _add(self, job: Write | Errand) -> None:
         self._queue.append(job)
         if self._thread is None or not self._thread.is_alive():
@@ -227,7 +250,7 @@ class Writer:
                 logger.exception("Traces were lost.")
             finally:
                 for errand in errands:
-                    errand.tell()
+                    errand.tell(errand)
         connections.close_all()
 
     def _take(self) -> list[Write | Errand]:

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models.functions import Now
 
 from mlango.agents.providers.scripted import call
@@ -181,6 +181,36 @@ def test_a_turn_that_another_process_has_is_waited_for(settings):
 
     assert isinstance(refused.exception, SessionBusy)
     assert Session.objects.get().turn == "f" * 32
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_row_that_a_long_transaction_holds_is_a_turn_that_another_run_has(settings, exists):
+    if connection.vendor == "sqlite":
+        pytest.skip("SQLite has one lock for the whole database")
+    settings.MLANGO = {"SESSION_WAIT": 0.1}
+    holding, let_go = threading.Event(), threading.Event()
+    if exists:
+        Session.objects.create(agent=KEY.agent, key="s1")
+
+    def hold():
+        with transaction.atomic():
+            Session.objects.update_or_create(
+                agent=KEY.agent, key="s1", defaults={"turn": "f" * 32}
+            )
+            holding.set()
+            let_go.wait(30)
+        connection.close()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holding.wait(10)
+    refused, other = finish(in_session()), finish(new_run())
+    let_go.set()
+    thread.join()
+
+    assert isinstance(refused.exception, SessionBusy)
+    assert other.status == "finished"
 
 
 @pytest.mark.django_db(transaction=True)
