@@ -13,16 +13,17 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from time import sleep
-from typing import Any, Protocol
+from typing import Any
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
-from mlango.runtime.statements import Statement, Values
+from mlango.runtime.statements import Values
+from mlango.runtime.writes import Rows, Write, execute, made
 
 logger = logging.getLogger("mlango.traces")
 
@@ -32,38 +33,6 @@ MAX_QUEUED = 20_000  # rows; a run that cannot add more loses them
 CROWDED = 2_000  # rows from which on runs wait at the end of each step
 RETRIES = (0.05, 0.2, 0.5, 1.0)  # seconds to wait after an error that may pass
 FLUSH_TIMEOUT = 5.0
-
-
-class Source(Protocol):
-    """Who wants a row written."""
-
-    lost: bool
-
-    def failed(self, statement: Statement, error: Exception) -> None:
-        """Note that a row could not be written; called in the thread that tried."""
-
-
-class Write:
-    """A row to be written. ``make(thing)`` gives its values, in the thread that writes."""
-
-    __slots__ = ("alias", "make", "source", "statement", "thing")
-
-    def __init__(
-        self,
-        source: Source,
-        alias: str,
-        statement: Statement,
-        make: Callable[[Any], Values],
-        thing: Any,
-    ) -> None:
-        self.source = source
-        self.alias = alias
-        self.statement = statement
-        self.make = make
-        self.thing = thing
-
-    def values(self) -> Values:
-        return self.make(self.thing)
 
 
 class Errand:
@@ -104,32 +73,6 @@ def _wake(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], errand: E
 
     with suppress(RuntimeError):  # its loop is closed
         loop.call_soon_threadsafe(wake)
-
-
-Rows = list[tuple[Write, Values]]
-
-
-def execute(alias: str, rows: Rows) -> None:
-    """Write rows in one transaction, or in one savepoint of the one that is open."""
-    by_statement: dict[Statement, list[Values]] = {}
-    for write, values in rows:
-        by_statement.setdefault(write.statement, []).append(values)
-    with transaction.atomic(using=alias):
-        for statement in sorted(by_statement, key=lambda statement: statement.rank):
-            statement.execute(connections[alias], by_statement[statement])
-
-
-def made(writes: Iterable[Write]) -> Rows:
-    """Return writes with their values, without those that cannot be made."""
-    rows: Rows = []
-    for write in writes:
-        if write.source.lost:
-            continue
-        try:
-            rows.append((write, write.values()))
-        except Exception as error:  # noqa: BLE001 - best effort: one row, not the group
-            write.source.failed(write.statement, error)
-    return rows
 
 
 class Writer:

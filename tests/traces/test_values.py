@@ -16,7 +16,7 @@ from mlango.core.tools import tool
 from mlango.core.usage import Usage
 from mlango.exceptions import ProviderUnavailable
 from mlango.models import Trace
-from mlango.runtime.journal import moment
+from mlango.runtime.rows import moment
 from tests.helpers import afinish, finish, new_run
 
 INLINE = pytest.param("inline", marks=pytest.mark.django_db)

@@ -24,9 +24,10 @@ from mlango.core.tools import tool
 from mlango.models import Span, Trace
 from mlango.runtime import journal, statements
 from mlango.runtime import writer as writers
-from mlango.runtime.journal import INSERT_SPAN, INSERT_TRACE, span_values, trace_values
+from mlango.runtime.rows import INSERT_SPAN, INSERT_TRACE, span_values, trace_values
 from mlango.runtime.statements import Insert
-from mlango.runtime.writer import Write, Writer, may_pass, writer
+from mlango.runtime.writer import Writer, may_pass, writer
+from mlango.runtime.writes import Write
 from tests.helpers import afinish, afinish_all, astream, finish, new_run, stream
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -257,8 +258,10 @@ def test_rows_are_written_before_a_process_ends(tmp_path):
         "from django.conf import settings\n"
         "settings.DATABASES['default']['NAME'] = os.environ['TRACE_DATABASE']\n"
         "django.setup()\n"
-        "from mlango.runtime.journal import INSERT_TRACE, RowJournal, trace_values\n"
-        "from mlango.runtime.writer import Write, writer\n"
+        "from mlango.runtime.journal import RowJournal\n"
+        "from mlango.runtime.rows import INSERT_TRACE, trace_values\n"
+        "from mlango.runtime.writer import writer\n"
+        "from mlango.runtime.writes import Write\n"
         "from tests.helpers import new_run\n"
         "writer.put(Write(RowJournal(), 'default', INSERT_TRACE, trace_values, new_run()))\n"
     )
