@@ -370,6 +370,24 @@ class TestFile:
         replayed = Adder().run("Add.", provider=ReplayProvider(path, strict=True), max_steps=50)
         assert replayed.text == "done"
 
+    def test_what_changes_in_a_conversation_is_written(self, path):
+        recorder = record(path, "A", "B", "C")
+        messages = [user("hello")]
+        asked = {"system": "Be kind.", "model": "m"}
+
+        ask(recorder, messages, tools=[{"name": "x"}], **asked)
+        messages.append({"role": "assistant", "content": "A"})
+        ask(recorder, messages, tools=[{"name": "y"}], **asked | {"system": "Be brief."})
+        messages.append({"role": "assistant", "content": "B"})
+        ask(recorder, messages, tools=[{"name": "y"}], **asked | {"system": "Be brief."})
+
+        requests = [entry["request"] for entry in lines(path)[1:]]
+        assert requests[1:] == [{"system": "Be brief.", "tools": [{"name": "y"}]}, {}]
+        last = Cassette(path).read().recordings[2]
+        assert last.request["tools"] == [{"name": "y"}]
+        assert last.request["model"] == "m"
+        assert [message["content"] for message in last.messages] == ["hello", "A", "B"]
+
     def test_two_runs_may_be_recorded_side_by_side(self, path):
         recorder = record(path, *[call("add", a=1, b=1)] * 2, *["done"] * 2)
 
