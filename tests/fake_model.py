@@ -98,6 +98,7 @@ class FakeModel:
         self.answers: deque[Answer] = deque()
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.asked = threading.Event()  # a request has come
         self.hung_up = threading.Event()  # a client left in the middle of an answer
         self.url = ""
         self._ready = threading.Event()
@@ -111,6 +112,7 @@ class FakeModel:
         self.answers.clear()
         self.requests.clear()
         self.headers.clear()
+        self.asked.clear()
         self.hung_up.clear()
 
     def __enter__(self) -> FakeModel:
@@ -144,6 +146,14 @@ class FakeModel:
         self.requests.append(await request.json())
         self.headers.append(dict(request.headers))
         answer = self.answers.popleft() if self.answers else fails(418)
+        self.asked.set()
+        try:
+            return await self._respond(request, answer)
+        except ConnectionError:
+            self.hung_up.set()
+            raise
+
+    async def _respond(self, request: web.Request, answer: Answer) -> web.StreamResponse:
         response = web.StreamResponse(status=answer.status, headers=answer.headers)
         response.content_type = answer.content_type
         if answer.pieces[:1] == [STALL]:
@@ -158,20 +168,12 @@ class FakeModel:
             elif isinstance(piece, float):  # seconds until the next piece
                 await asyncio.sleep(piece)
             else:
-                await self._write(request, response, piece)
+                await response.write(piece)
         await response.write_eof()
         return response
-
-    async def _write(self, request: web.Request, response: Any, piece: bytes) -> None:
-        try:
-            await response.write(piece)
-        except ConnectionError:
-            self.hung_up.set()
-            raise
 
     async def _stall(self, request: web.Request) -> None:
         # The transport tells nobody when it closes.
         while request.transport and not request.transport.is_closing():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
-        self.hung_up.set()
         raise ConnectionResetError

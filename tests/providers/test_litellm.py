@@ -30,10 +30,13 @@ pytestmark = [
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module", autouse=True)
-async def _one_litellm():
-    await module.ready()
+async def _one_litellm(running_model):
+    # The first call takes its time, in which a timeout would find no request to end.
+    made = LiteLLMProvider(prefix="openai/", api_base=running_model.url, api_key=CANARY)
+    running_model.script(says("ok"))
+    await collect(made)
     yield
-    await LiteLLMProvider().aclose()
+    await made.aclose()
 
 
 @pytest.fixture
@@ -59,12 +62,8 @@ def claude(model):
 
 
 class TestContract(ProviderContract):
-    # litellm closes a stream's connection when it is collected, not when it is left, so on a
-    # busy machine the server may see it too late for these two.
-    test_a_silent_server_is_given_up = None
-    test_a_reader_that_leaves_closes_the_connection = None
-
     model_name = "openai/fake"
+    patience = 0.3
 
 
 # -- what importing it does ---------------------------------------------------------------------
