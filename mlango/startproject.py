@@ -36,9 +36,7 @@ def start_project(name: str, folder: str | None = None) -> Path:
 
 
 def _replace(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    # A key may hold any printable character but these two.
-    path.write_text(text.replace(old, new.replace("\\", "").replace('"', "")))
+    path.write_text(path.read_text().replace(old, new))
 
 
 def main(arguments: list[str]) -> int:

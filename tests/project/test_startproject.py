@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -33,6 +34,15 @@ def test_a_new_project_checks_migrates_answers_and_passes_its_tests(tmp_path):
 
     assert answer.stdout == "Order 1002 is on its way, shipped on 28 November 2026.\n"
     assert "insecure-key-of-the-template" not in (folder / "config" / "settings.py").read_text()
+
+
+def test_a_new_project_has_its_own_name(tmp_path):
+    folder = start_project("shop", str(tmp_path / "shop"))
+
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+
+    assert project["name"] == "shop"
+    assert project["dependencies"] == ["django-mlango"]
 
 
 @pytest.mark.parametrize("name", ["class", "2fast", "a-b", ""])
