@@ -1,9 +1,13 @@
-"""What loads when: heavy packages only at first use, and no Django in the core."""
+"""What loads when: heavy packages only at first use, and no Django in the core.
+
+Seen in the project of the template, which has an agent, an admin and URLs.
+"""
 
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +23,8 @@ HEAVY = {
     "mcp",
     "openai",
 }
+ROOT = Path(__file__).parents[2]
+PATH = os.pathsep.join([str(ROOT), str(ROOT / "project_template")])
 DECLARE = """
 from mlango.agents import Agent, BufferMemory, tool
 
@@ -68,7 +74,7 @@ def modules_after(code, **env):
     """Return the names of all modules loaded by a fresh interpreter that ran ``code``."""
     result = subprocess.run(
         [sys.executable, "-c", f"{code}\n{LOADED}"],
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"} | env,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "config.settings", "PYTHONPATH": PATH} | env,
         capture_output=True,
         text=True,
     )
@@ -87,7 +93,7 @@ def command(*arguments):
         pytest.param("from mlango import Agent, tool", id="from mlango import Agent"),
         pytest.param(f"{SETUP}\n{DECLARE}", id="declare an agent"),
         pytest.param(SETUP, id="django.setup"),
-        pytest.param(f"{SETUP}\nimport tests.urls", id="the URLconf"),
+        pytest.param(f"{SETUP}\nimport config.urls", id="the URLconf"),
         pytest.param(command("check"), id="manage.py check"),
         pytest.param(command("agent", "--help"), id="manage.py agent --help"),
     ],
