@@ -158,4 +158,4 @@ class ConnectionTests(TransactionTestCase):
         deadline = monotonic() + 10
         while others() > before and monotonic() < deadline:
             pass
-        assert others() == before
+        assert others() <= before
