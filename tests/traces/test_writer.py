@@ -329,7 +329,7 @@ class TestManyRuns:
 
         finish(new_run())
 
-        assert_none_is_left(before) + 1
+        assert open_connections() == before + 1
         writer.close()
         assert_none_is_left(before)
 
