@@ -1,39 +1,87 @@
-"""What a terminal may be shown of a model's or a tool's text."""
+"""What a terminal may be shown of a model's or a tool's text, and how."""
 
 from __future__ import annotations
 
-import re
-import unicodedata
+from django.core.management.base import OutputWrapper
 
-# CSI, then OSC, DCS, SOS, PM and APC strings up to their end, then any other escape.
-_ESCAPE = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c)"
-    r"|\x1b[ -/]*[0-Z\\-~]",
-    re.DOTALL,
+# The states of the Sanitizer: in plain text, or inside what began with ...
+TEXT, RETURN, ESCAPE, INTERMEDIATE, CSI, STRING = range(6)
+
+BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+HIDDEN = "\ufffd"
+MAX_LINE = 200  # characters of a tool's arguments or result in one line about it
+
+# For a terminal that cannot show them.
+SYMBOLS = str.maketrans(
+    {"✓": "+", "✗": "x", "→": ">", "·": "-", "…": "...", "│": "|", "├": "|", "└": "`", "─": "-"}
 )
-_OPEN = re.compile(r"(?:\x1b|[\x90\x98\x9b\x9d-\x9f])[^\x07\x9c]*\Z", re.DOTALL)
-_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-MAX_HELD = 256
 
 
 class Sanitizer:
-    """Drops escape sequences, also those cut by a chunk's end; other controls become U+FFFD."""
+    """Drops escape sequences, also across chunks; other controls become U+FFFD.
+
+    Follows the states of a terminal (ECMA-48). A string such as a window's title ends at
+    the latest with its line, so that one left open never hides the rest of an answer.
+    """
 
     def __init__(self) -> None:
-        self._held = ""
+        self._state = TEXT
 
     def feed(self, chunk: str) -> str:
-        """Return what of the text so far may be shown."""
-        text = _ESCAPE.sub("", self._held + chunk)
-        cut = _OPEN.search(text)
-        self._held = cut[0] if cut and len(cut[0]) <= MAX_HELD else ""
-        return _visible(text[: cut.start()] if cut and self._held else text)
+        """Return what of a chunk may be shown."""
+        if self._state == TEXT and chunk.isprintable():
+            return chunk
+        return "".join(map(self._next, chunk))
 
-    def end(self) -> str:
-        """Return what is left when no more comes: an open escape sequence is dropped."""
-        self._held = ""
+    def _next(self, char: str) -> str:
+        state, self._state = self._state, TEXT
+        if state == TEXT:
+            return self._text(char)
+        if state == RETURN:
+            return char if char == "\n" else HIDDEN + self._text(char)
+        if char == "\x1b":
+            self._state = ESCAPE
+            return ""
+        if state == STRING:
+            return self._string(char)
+        return self._sequence(state, char)
+
+    def _text(self, char: str) -> str:
+        """Return a character of plain text, or begin what it begins."""
+        if char in "\r\x1b\x9b":
+            self._state = {"\r": RETURN, "\x1b": ESCAPE, "\x9b": CSI}[char]
+            return ""
+        if char in "\x90\x98\x9d\x9e\x9f":
+            self._state = STRING
+            return ""
+        if char.isprintable() or char in "\n\t":
+            return char
+        if "\x80" <= char <= "\x9f":
+            return ""
+        return HIDDEN if _is_hidden(char) else char
+
+    def _string(self, char: str) -> str:
+        if char == "\n":
+            return char
+        if char not in "\x07\x9c\x18\x1a":
+            self._state = STRING
         return ""
+
+    def _sequence(self, state: int, char: str) -> str:
+        if state == ESCAPE and char == "[":
+            self._state = CSI
+        elif state == ESCAPE and char in "]PX^_":
+            self._state = STRING
+        elif " " <= char <= ("?" if state == CSI else "/"):
+            self._state = CSI if state == CSI else INTERMEDIATE
+        elif not " " <= char <= "~":  # the sequence is broken off
+            return self._text(char)
+        return ""
+
+
+def _is_hidden(char: str) -> bool:
+    """Return whether a character is a control, turns text around or is half of one."""
+    return char < " " or char == "\x7f" or char in BIDI or "\ud800" <= char <= "\udfff"
 
 
 def sanitize(text: str) -> str:
@@ -41,11 +89,48 @@ def sanitize(text: str) -> str:
     return Sanitizer().feed(text)
 
 
-def _visible(text: str) -> str:
-    if text.isprintable():
+def one_line(text: str, limit: int = MAX_LINE) -> str:
+    """Return the beginning of a text, in one line."""
+    line = " ".join(sanitize(text).split())
+    return line if len(line) <= limit else f"{line[:limit]}…"
+
+
+class Screen:
+    """Writes to a command's stdout or stderr what may be shown there."""
+
+    def __init__(self, out: OutputWrapper) -> None:
+        self._out = out
+        self._sanitizer = Sanitizer()
+        self._in_line = False
+        # The wrapper hides the encoding of what it wraps.
+        self._encoding = getattr(out._out, "encoding", None) or "utf-8"
+
+    def write(self, chunk: str) -> None:
+        """Write a piece of a longer text."""
+        if text := self._sanitizer.feed(chunk):
+            self._put(text)
+            self._in_line = not text.endswith("\n")
+
+    def fresh_line(self) -> None:
+        """End the text written so far, and its line if it has not ended."""
+        self._sanitizer = Sanitizer()
+        if self._in_line:
+            self._put("\n")
+            self._in_line = False
+
+    def line(self, text: str) -> None:
+        """Write a text that is a line, or several, of its own."""
+        self.fresh_line()
+        self._put(f"{sanitize(text)}\n")
+
+    def _put(self, text: str) -> None:
+        self._out.write(self._fitting(text), ending="")
+        self._out.flush()
+
+    def _fitting(self, text: str) -> str:
+        try:
+            text.encode(self._encoding)
+        except UnicodeEncodeError:
+            plain = text.translate(SYMBOLS)
+            return plain.encode(self._encoding, "replace").decode(self._encoding)
         return text
-    return "".join("\ufffd" if _is_hidden(char) else char for char in text)
-
-
-def _is_hidden(char: str) -> bool:
-    return char in _BIDI or (char not in "\n\t" and unicodedata.category(char) == "Cc")

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 from django.contrib.auth import get_user_model
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
-from mlango.agents.providers import get_provider
-from mlango.core.events import Event, Retrying, TextChunk, ToolCalled, ToolFinished
-from mlango.core.run import AgentRun
-from mlango.exceptions import (
-    AuthenticationFailed,
-    Misconfigured,
-    MlangoError,
-    ProviderTimeout,
-    ProviderUnavailable,
-    UnknownAgent,
-)
-from mlango.management.terminal import Sanitizer, sanitize
+from mlango.agents.agent import Agent
+from mlango.agents.providers.routing import resolve
+from mlango.conf import settings
+from mlango.core.options import UNSET
+from mlango.exceptions import MlangoError
+from mlango.management.base import TerminalCommand, count
+from mlango.management.endings import INTERRUPTED, OK, USAGE, exit_code
+from mlango.management.interrupts import Interrupts
+from mlango.management.printing import JsonPrinter, Printer, TextPrinter
 from mlango.runtime.registry import registry
 
-OK, FAILED, USAGE, STOPPED, UNAVAILABLE, TIMEOUT, INTERRUPTED = 0, 1, 2, 4, 69, 124, 130
 LEAVE = ("exit", "quit", ":q")
+PROMPT = "you> "
+STDIN = "-"
 
 
 class MixedParser(CommandParser):
@@ -38,11 +33,18 @@ class MixedParser(CommandParser):
         return self.parse_intermixed_args(args, namespace)
 
 
-class Command(BaseCommand):
+class Left(Exception):
+    """The user leaves the chat; ``code`` is the exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Command(TerminalCommand):
     """Runs one agent. The answer goes to stdout, everything else to stderr."""
 
     help = "Ask an agent once, or without a message chat with it."
-    requires_system_checks: list[str] = []
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         parser = super().create_parser(prog_name, subcommand, **kwargs)
@@ -51,177 +53,187 @@ class Command(BaseCommand):
         return parser
 
     def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.usage = "%(prog)s [options] LABEL [MESSAGE ...]"
         parser.add_argument(
             "words",
             nargs="+",
-            metavar="LABEL [MESSAGE…]",
-            help="the agent, then the message; - reads it from stdin",
+            metavar="LABEL [MESSAGE ...]",
+            help="the agent, then the message; - reads the message from stdin",
         )
-        parser.add_argument("--session", default="", help="go on with this session")
-        parser.add_argument("--max-steps", type=int, help="the most model calls")
+        parser.add_argument("--session", metavar="ID", help="go on with this session")
+        parser.add_argument("--max-steps", metavar="N", type=count, help="the most model calls")
         parser.add_argument("--show-steps", action="store_true", help="tell what the agent does")
-        parser.add_argument("--provider", help="an alias of MLANGO['PROVIDERS']")
-        parser.add_argument("--model", help="another model")
-        parser.add_argument("--user", help="the name of the user to work for")
+        parser.add_argument("--provider", metavar="ALIAS", help="ask another provider")
+        parser.add_argument("--model", metavar="NAME", help="ask another model")
+        parser.add_argument("--user", metavar="NAME", help="the user to work for")
         parser.add_argument("--json", action="store_true", help="print events, one JSON a line")
-        parser.add_argument("--record", metavar="FILE", help="record the model to a cassette")
-        parser.add_argument("--replay", metavar="FILE", help="play a cassette instead of a model")
-        parser.add_argument("--file", action="append", metavar="PATH", help="attach a file")
+        parser.add_argument(
+            "--file", action="append", metavar="PATH", help="attach a file; may be repeated"
+        )
+        cassette = parser.add_mutually_exclusive_group()
+        cassette.add_argument("--record", metavar="FILE", help="record the model to a cassette")
+        cassette.add_argument(
+            "--replay", metavar="FILE", help="play a cassette instead of a model"
+        )
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def perform(self, options: dict[str, Any]) -> int:
         label, *words = options["words"]
+        message = _message(words)
+        if message is None and options["json"]:
+            raise CommandError("--json needs a message: a chat is for people.", returncode=USAGE)
         try:
             agent = registry.get(label)()
-            run_options = self._run_options(options)
-        except (UnknownAgent, Misconfigured, MlangoError) as error:
-            raise CommandError(str(error), returncode=USAGE) from error
-        message = " ".join(words)
-        if message == "-" or (not message and not sys.stdin.isatty()):
-            message = sys.stdin.read()
-        try:
-            code = (
-                self._once(agent, message, run_options, options)
-                if message.strip()
-                else self._chat(agent, run_options, options)
-            )
-        except BrokenPipeError:
-            # The reader has what it wanted; the interpreter must not complain at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = OK
-        if code:
-            sys.exit(code)
-
-    def _run_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        chosen = {
-            "session_id": options["session"],
-            "max_steps": options["max_steps"],
-            "provider": self._provider(options),
-            "model": options["model"],
-            "user": self._user(options["user"]),
-            "files": options["file"],
-        }
-        return {name: value for name, value in chosen.items() if value}
-
-    def _provider(self, options: dict[str, Any]) -> Any:
-        from mlango.agents.providers import RecordingProvider, ReplayProvider
-        from mlango.conf import settings
-
-        if options["replay"]:
-            return ReplayProvider(options["replay"])
-        if options["record"]:
-            alias = options["provider"] or settings.DEFAULT_PROVIDER
-            return RecordingProvider(get_provider(alias), options["record"])
-        return options["provider"]
-
-    def _user(self, name: str | None) -> Any:
-        if not name:
-            return None
-        model = get_user_model()
-        try:
-            return model._default_manager.get_by_natural_key(name)
-        except model.DoesNotExist:
-            raise CommandError(f"There is no user {name!r}.", returncode=USAGE) from None
-
-    def _once(
-        self, agent: Any, message: str, run_options: dict[str, Any], options: dict[str, Any]
-    ) -> int:
-        try:
-            stream = agent.stream(message, **run_options)
+            chosen = _run_options(agent, options)
         except MlangoError as error:
             raise CommandError(str(error), returncode=USAGE) from error
-        show = self._show_json if options["json"] else self._show
-        previous = self._on_interrupt(stream)
+        if message is None:
+            return self._chat(agent, {"session_id": "cli"} | chosen, options)
         try:
-            for _ in show(stream, options):
-                pass
+            return self._ask(agent, message, chosen, options)
+        except Left as left:
+            return left.code
+
+    def _ask(
+        self, agent: Agent, message: str, chosen: dict[str, Any], options: dict[str, Any]
+    ) -> int:
+        """Run the agent once, print the run, and return the exit code."""
+        try:
+            stream = agent.stream(message, **chosen)
+        except MlangoError as error:
+            raise CommandError(str(error), returncode=USAGE) from error
+        printer = self._printer(options)
+        interrupts = Interrupts(stream, self.err)
+        try:
+            # If printing fails, the run is stopped and stored before the signals are let go.
+            with interrupts, closing(stream):
+                for event in stream:
+                    printer.show(event)
         except KeyboardInterrupt:
-            stream.close()
-            return INTERRUPTED
-        finally:
-            signal.signal(signal.SIGINT, previous)
-        result = stream.run
-        if not options["json"]:
-            self._tell_end(result)
-        return exit_code(result, stream._run.exception)
+            raise Left(INTERRUPTED) from None
+        result, failure = stream.run, stream._run.exception
+        printer.end(result, failure)
+        if interrupts.has_to_leave:
+            raise Left(interrupts.code)
+        return interrupts.code or exit_code(result, failure)
 
-    def _on_interrupt(self, stream: Any) -> Any:
-        """Stop the run at the first Ctrl-C, and leave at the second."""
+    def _printer(self, options: dict[str, Any]) -> Printer:
+        if options["json"]:
+            return JsonPrinter(self.stdout)
+        return TextPrinter(self.out, self.err, show_steps=options["show_steps"])
 
-        def handle(number: int, frame: Any) -> None:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            self.stderr.write("Stopping. Press Ctrl-C again to leave now.")
-            stream.abort()
+    def _chat(self, agent: Agent, chosen: dict[str, Any], options: dict[str, Any]) -> int:
+        """Ask for messages until the user leaves; what goes wrong is told, and no end."""
+        self.err.line(f"{agent._meta.label}. Leave with {', '.join(LEAVE)} or Ctrl-D.")
+        try:
+            while True:
+                message = self._prompt()
+                try:
+                    self._ask(agent, message, chosen, options)
+                except CommandError as error:
+                    self.err.line(str(error))
+                # They belong to the first message and are in the session from then on.
+                chosen.pop("files", None)
+        except Left as left:
+            return left.code
 
-        return signal.signal(signal.SIGINT, handle)
-
-    def _show(self, stream: Any, options: dict[str, Any]) -> Iterator[Event]:
-        sanitizer, said = Sanitizer(), False
-        for event in stream:
-            if isinstance(event, TextChunk):
-                self.stdout.write(sanitizer.feed(event.text), ending="")
-                self.stdout.flush()
-                said = True
-            elif options["show_steps"] and (line := step_line(event)):
-                self.stderr.write(sanitize(line))
-            yield event
-        if said:
-            self.stdout.write("")
-
-    def _show_json(self, stream: Any, options: dict[str, Any]) -> Iterator[Event]:
-        for event in stream:
-            self.stdout.write(json.dumps(event.describe()))
-            self.stdout.flush()
-            yield event
-
-    def _tell_end(self, result: AgentRun) -> None:
-        if result.error:
-            self.stderr.write(sanitize(result.error))
-        self.stderr.write(
-            f"{result.steps} steps · {result.usage.total_tokens} tokens · "
-            f"trace {result.trace_uuid[:8]}"
-        )
-
-    def _chat(self, agent: Any, run_options: dict[str, Any], options: dict[str, Any]) -> int:
-        run_options = {"session_id": "cli"} | run_options
-        self.stderr.write("Write a message; exit, quit, :q or Ctrl-D leaves.")
+    def _prompt(self) -> str:
+        """Return what the user types next, which is not empty."""
+        interrupted = False
         while True:
             try:
-                message = input("you> ").strip()
-            except (EOFError, KeyboardInterrupt):
-                self.stderr.write("")
-                return OK
+                message = self._input().strip()
+            except EOFError:
+                self.err.line("")
+                raise Left(OK) from None
+            except KeyboardInterrupt:
+                self.err.line("")
+                if interrupted:
+                    raise Left(INTERRUPTED) from None
+                interrupted = True
+                self.err.line("Press Ctrl-C again or Ctrl-D to leave.")
+                continue
             if message in LEAVE:
-                return OK
+                raise Left(OK)
             if message:
-                try:
-                    self._once(agent, message, run_options, options)
-                except CommandError as error:
-                    self.stderr.write(str(error))
+                return message
+
+    def _input(self) -> str:
+        if sys.stdout.isatty():
+            return input(PROMPT)
+        # input() would write the prompt to stdout, which is kept for the answer.
+        self.stderr.write(PROMPT, ending="")
+        self.stderr.flush()
+        if line := sys.stdin.readline():
+            return line
+        raise EOFError
 
 
-def exit_code(result: AgentRun, error: BaseException | None) -> int:
-    """Return the exit code that tells how a run ended."""
-    if result.status == "failed":
-        if isinstance(error, ProviderTimeout):
-            return TIMEOUT
-        unavailable = isinstance(error, ProviderUnavailable | AuthenticationFailed)
-        return UNAVAILABLE if unavailable else FAILED
-    if result.status == "cancelled":
-        return INTERRUPTED
-    if result.status == "stopped":
-        return TIMEOUT if result.stop_reason == "timeout" else STOPPED
-    return OK
+def _message(words: list[str]) -> str | None:
+    """Return the message that was given, or None for a chat."""
+    is_terminal = sys.stdin is not None and sys.stdin.isatty()
+    if not words and is_terminal:
+        return None
+    message = " ".join(words)
+    if message == STDIN or not words:
+        message = _read_stdin()
+    if not message.strip():
+        raise CommandError(
+            "The message is empty. Write it after the agent's label, or send it to stdin.",
+            returncode=USAGE,
+        )
+    return message
 
 
-def step_line(event: Event) -> str:
-    """Return one line about what the agent does, or an empty string."""
-    if isinstance(event, ToolCalled):
-        arguments = event.arguments
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        return f"→ {event.name} {text[:200]}"
-    if isinstance(event, ToolFinished):
-        mark = "✗" if event.is_error else "✓"
-        return f"{mark} {event.name} {event.duration_s:.2f}s {str(event.content)[:200]}"
-    if isinstance(event, Retrying):
-        return f"… {event.error} Trying again in {event.delay:.1f}s."
-    return ""
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.read().rstrip("\n") if sys.stdin is not None else ""
+    except UnicodeDecodeError as error:
+        raise CommandError(
+            f"The message on stdin is not text in {error.encoding}. Attach other files by --file.",
+            returncode=USAGE,
+        ) from error
+
+
+def _run_options(agent: Agent, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of ``stream()`` that were given on the command line."""
+    _refuse_empty(options)
+    given = {
+        "session_id": options["session"],
+        "max_steps": options["max_steps"],
+        "provider": _provider(agent, options),
+        "model": options["model"],
+        "user": _user(options["user"]),
+        "files": options["file"],
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _refuse_empty(options: dict[str, Any]) -> None:
+    for name in ("session", "provider", "model", "user", "record", "replay"):
+        if options[name] == "":
+            raise CommandError(f"--{name} needs a value, not ''.", returncode=USAGE)
+
+
+def _provider(agent: Agent, options: dict[str, Any]) -> Any:
+    """Return the provider to ask instead of the agent's own, or None."""
+    if not (options["replay"] or options["record"]):
+        return options["provider"]
+    # Other runs need not wait for their import.
+    from mlango.agents.providers import RecordingProvider, ReplayProvider
+
+    if options["replay"]:
+        return ReplayProvider(options["replay"])
+    own = agent._meta.provider
+    provider = options["provider"] or (None if own is UNSET else own)
+    model = options["model"] or agent._meta.model or settings.DEFAULT_AGENT_MODEL
+    return RecordingProvider(resolve(model, provider)[0], options["record"])
+
+
+def _user(name: str | None) -> Any:
+    if name is None:
+        return None
+    users = get_user_model()
+    try:
+        return users._default_manager.get_by_natural_key(name)
+    except users.DoesNotExist:
+        raise CommandError(f"There is no user {name!r}.", returncode=USAGE) from None

@@ -2,61 +2,108 @@
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
+from django.db.models import QuerySet
 
-from mlango.agents.traces import get_trace, recent_traces
+from mlango.agents.traces import get_trace
 from mlango.exceptions import TraceNotFound
-from mlango.management.terminal import sanitize
-from mlango.models import Trace
+from mlango.management.base import TerminalCommand, count
+from mlango.management.endings import OK
+from mlango.management.trees import BAD, headline, lines_of
+from mlango.models import Span, Trace
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     """Lists traces, and shows one with its spans."""
 
     help = "List the newest traces, or show one."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        actions = parser.add_subparsers(dest="action", required=True)
-        listing = actions.add_parser("list", help="list the newest traces")
-        listing.add_argument("--agent", help="only those of this agent")
-        listing.add_argument("-n", "--limit", type=int, default=20, help="how many")
+        actions = parser.add_subparsers(dest="action", required=True, metavar="list|show")
+        listing = actions.add_parser("list", help="list the newest traces, newest first")
+        listing.add_argument("--agent", metavar="LABEL", help="only those of this agent")
+        which = listing.add_mutually_exclusive_group()
+        which.add_argument("--status", choices=Trace.Status.values, help="only those that are so")
+        which.add_argument("--failed", action="store_true", help="only those failed or lost")
+        listing.add_argument(
+            "-n", "--limit", type=count, default=20, metavar="N", help="how many, 20 if not given"
+        )
+        listing.add_argument("--json", action="store_true", help="print one JSON a line")
         showing = actions.add_parser("show", help="show one trace")
         showing.add_argument("ref", help="the first 8 or more characters of its id, or last")
+        showing.add_argument("--full", action="store_true", help="cut nothing")
+        showing.add_argument("--json", action="store_true", help="print JSON")
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def perform(self, options: dict[str, Any]) -> int:
         if options["action"] == "list":
-            for trace in recent_traces(options["limit"], agent=options["agent"]):
-                self.stdout.write(headline(trace))
+            self._list(options)
+        else:
+            self._show(_found(options["ref"]), options)
+        return OK
+
+    def _list(self, options: dict[str, Any]) -> None:
+        traces = _chosen(options)[: options["limit"]]
+        for trace in traces:
+            self.out.line(json.dumps(trace.describe()) if options["json"] else headline(trace))
+        if not traces:
+            self.err.line("There is no such trace.")
+
+    def _show(self, trace: Trace, options: dict[str, Any]) -> None:
+        if options["json"]:
+            self.out.line(json.dumps(described(trace)))
             return
-        trace = self._find(options["ref"])
-        self.stdout.write(headline(trace))
-        self.stdout.write(sanitize(f"  in   {trace.input}"))
-        for span in trace.spans.all():
-            mark = "✗" if span.error else " "
-            self.stdout.write(
-                sanitize(
-                    f"{mark} {span.ordering:>3} {span.kind:<6} {span.name}  "
-                    f"{span.duration_s or 0:.2f}s {span.error}".rstrip()
-                )
-            )
-        self.stdout.write(sanitize(f"  out  {trace.output or trace.error}"))
-
-    def _find(self, ref: str) -> Trace:
-        try:
-            if ref == "last":
-                return recent_traces(1)[0]
-            return get_trace(ref)
-        except (TraceNotFound, IndexError) as error:
-            raise CommandError(str(error) or "There is no trace yet.") from error
+        for line in lines_of(trace, full=options["full"]):
+            self.out.line(line)
 
 
-def headline(trace: Trace) -> str:
-    """Return one line about a trace, without its content."""
-    tokens = trace.input_tokens + trace.output_tokens
-    return (
-        f"{str(trace.pk)[:8]}  {trace.started_at:%Y-%m-%d %H:%M:%S}  {trace.status:<9} "
-        f"{trace.agent}  {trace.steps} steps  {tokens} tokens"
-    )
+def _chosen(options: dict[str, Any]) -> QuerySet[Trace]:
+    traces = Trace.objects.order_by("-started_at")
+    if options["agent"]:
+        traces = traces.filter(agent=options["agent"])
+    if options["status"]:
+        traces = traces.filter(status=options["status"])
+    return traces.filter(status__in=BAD) if options["failed"] else traces
+
+
+def _found(ref: str) -> Trace:
+    if ref == "last":
+        trace = Trace.objects.order_by("-started_at").first()
+        if trace is None:
+            raise CommandError("There is no trace yet. Run an agent first.")
+        return trace
+    try:
+        return get_trace(ref)
+    except TraceNotFound as error:
+        raise CommandError(str(error)) from error
+
+
+def described(trace: Trace) -> dict[str, Any]:
+    """Return a trace with its content and spans, JSON-safe."""
+    return trace.describe() | {
+        "input": trace.input,
+        "output": trace.output,
+        "error": trace.error,
+        "spans": [_span(span) for span in trace.spans.all()],
+    }
+
+
+def _span(span: Span) -> dict[str, Any]:
+    usage = span.usage
+    return {
+        "ordering": span.ordering,
+        "parent": span.parent_ordering,
+        "step": span.step,
+        "kind": span.kind,
+        "name": span.name,
+        "input": span.input,
+        "output": span.output,
+        "error": span.error,
+        "usage": None if usage is None else usage.describe(),
+        "cost": None if span.cost is None else str(span.cost),
+        "started_at": span.started_at.isoformat(),
+        "duration_s": span.duration_s,
+    }

@@ -1,0 +1,57 @@
+"""The base of mlango's commands that people read the output of."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentTypeError
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from mlango.management.terminal import Screen
+
+
+class TerminalCommand(BaseCommand):
+    """Gives a command two Screens, and an exit code for what it returns.
+
+    Nothing is coloured, and a reader who leaves early, such as ``head``, is no error.
+    """
+
+    requires_system_checks: list[str] = []
+
+    out: Screen
+    err: Screen
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.stderr.style_func = None  # Django would colour it, whatever NO_COLOR says
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        self.out, self.err = Screen(self.stdout), Screen(self.stderr)
+        try:
+            code = self.perform(options)
+        except BrokenPipeError:
+            code = 0
+            _forget_stdout()
+        if code:
+            sys.exit(code)
+
+    def perform(self, options: dict[str, Any]) -> int:
+        """Do the command's work and return the exit code."""
+        raise NotImplementedError
+
+
+def _forget_stdout() -> None:
+    """Send what is still buffered nowhere; the interpreter would complain at its exit."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def count(text: str) -> int:
+    """Return an argument that must be a positive number."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"must be a positive number, not {text!r}")
+    return int(text)

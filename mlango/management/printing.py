@@ -1,0 +1,114 @@
+"""How the events of a run are printed."""
+
+from __future__ import annotations
+
+import json
+from typing import Protocol
+
+from django.core.management.base import OutputWrapper
+
+from mlango.core.events import (
+    ArtifactAdded,
+    Event,
+    FollowedUp,
+    Retrying,
+    Steered,
+    TextChunk,
+    Thinking,
+    ToolCalled,
+    ToolFinished,
+)
+from mlango.core.messages import text_of
+from mlango.core.run import AgentRun
+from mlango.core.values import dumps
+from mlango.exceptions import MlangoError
+from mlango.management.terminal import Screen, one_line
+
+
+class Printer(Protocol):
+    """Prints the events of a run, one after the other, and then how it ended."""
+
+    def show(self, event: Event) -> None: ...
+
+    def end(self, result: AgentRun, error: BaseException | None) -> None: ...
+
+
+class JsonPrinter:
+    """Prints every event as a line of JSON, in ASCII."""
+
+    def __init__(self, out: OutputWrapper) -> None:
+        self._out = out
+
+    def show(self, event: Event) -> None:
+        self._out.write(json.dumps(event.describe()))
+        self._out.flush()
+
+    def end(self, result: AgentRun, error: BaseException | None) -> None:
+        """Print nothing: the last event says it all."""
+
+
+class TextPrinter:
+    """Prints the answer to ``out`` while it arrives, and everything else to ``err``."""
+
+    def __init__(self, out: Screen, err: Screen, *, show_steps: bool = False) -> None:
+        self._out = out
+        self._err = err
+        self._show_steps = show_steps
+        self._has_text = False
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, TextChunk):
+            self._out.write(event.text)
+            self._has_text = True
+        elif isinstance(event, Thinking | ToolCalled):
+            self._out.fresh_line()
+        if self._show_steps and (line := step_line(event)):
+            self._err.line(line)
+
+    def end(self, result: AgentRun, error: BaseException | None) -> None:
+        if result.text and not self._has_text:
+            self._out.write(result.text)
+        self._out.fresh_line()
+        if result.error:
+            self._err.line(result.error if error is None else reason(error))
+        tokens = result.usage.total_tokens
+        self._err.line(
+            f"{counted(result.steps, 'step')} · {counted(tokens, 'token')} · "
+            f"trace {result.trace_uuid[:8]}"
+        )
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``1 step`` or ``2 steps``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def reason(error: BaseException) -> str:
+    """Return why a run failed, in full: who has a shell may know."""
+    if isinstance(error, MlangoError) and str(error):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
+
+
+def step_line(event: Event) -> str:
+    """Return one line about what the agent does, or an empty string."""
+    match event:
+        case Thinking():
+            return f"step {event.step} · {event.model or 'model call'}"
+        case ToolCalled():
+            return f"→ {event.name} {one_line(_written(event.arguments))}"
+        case ToolFinished():
+            mark = "✗" if event.is_error else "✓"
+            result = one_line(text_of(event.content))
+            return f"{mark} {event.name} {event.duration_s:.2f} s {result}"
+        case Retrying():
+            return f"… {one_line(event.error)} Trying again in {event.delay:.1f} s."
+        case Steered() | FollowedUp():
+            return f"· {one_line(event.message)}"
+        case ArtifactAdded():
+            return f"· {event.name} ({event.mime_type}, {counted(event.size, 'byte')})"
+    return ""
+
+
+def _written(arguments: object) -> str:
+    return arguments if isinstance(arguments, str) else dumps(arguments)

@@ -1,0 +1,154 @@
+"""``manage.py traces``, as a user types it."""
+
+import json
+
+import pytest
+from django.utils import timezone
+
+from mlango.management.trees import children_of
+from mlango.models import Span, Trace
+from tests.commands.shouting import script
+
+pytestmark = pytest.mark.django_db
+
+SHOUTER, SCRIPTED = "commands.Shouter", "commands.Scripted"
+
+
+def last():
+    return Trace.objects.order_by("-started_at").first()
+
+
+def test_the_newest_traces_come_first(manage):
+    for message in ("one", "two", "three"):
+        manage("agent", SHOUTER, message)
+
+    out, _, code = manage("traces", "list", "-n", "2")
+
+    newest = Trace.objects.order_by("-started_at")[:2]
+    assert [line[:8] for line in out.splitlines()] == [trace.uuid[:8] for trace in newest]
+    assert "2 steps" in out
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--failed"], ["--status", "failed"], ["--agent", SCRIPTED]],
+)
+def test_traces_are_chosen(manage, options):
+    manage("agent", SHOUTER, "hello")
+    script(ValueError("no"))
+    manage("agent", SCRIPTED, "hello")
+
+    out, _, _ = manage("traces", "list", *options)
+
+    assert "✗ failed" in out
+    assert SHOUTER not in out
+
+
+def test_no_trace_is_told_on_stderr(manage):
+    out, err, code = manage("traces", "list")
+
+    assert (out, err, code) == ("", "There is no such trace.\n", 0)
+
+
+def test_a_list_as_json_is_one_trace_a_line(manage):
+    manage("agent", SHOUTER, "hello")
+
+    out, _, _ = manage("traces", "list", "--json")
+
+    assert json.loads(out) == last().describe()
+
+
+@pytest.mark.parametrize("arguments", [["-n", "0"], ["--status", "odd"]])
+def test_a_wrong_choice_is_a_wrong_usage(manage, arguments):
+    _, err, code = manage("traces", "list", *arguments)
+
+    assert arguments[1] in err
+    assert code != 0
+
+
+@pytest.mark.parametrize("length", [8, 32])
+def test_a_trace_is_shown_as_a_tree(manage, length):
+    manage("agent", SHOUTER, "hello")
+
+    out, _, code = manage("traces", "show", last().uuid[:length])
+
+    lines = [line.rstrip() for line in out.splitlines()]
+    assert lines[0] == f"trace {last().uuid}"
+    assert lines[2] == "in   hello"
+    assert lines[3].startswith("├─ llm")
+    assert "token" in lines[3]
+    assert lines[4].startswith("│  └─ tool shout")
+    assert lines[5].startswith("└─ llm")
+    assert lines[6] == "out  HELLO"
+    assert code == 0
+
+
+def test_last_is_the_newest_trace(manage):
+    manage("agent", SHOUTER, "hello")
+    manage("agent", SHOUTER, "again")
+
+    assert "out  AGAIN" in manage("traces", "show", "last")[0]
+
+
+def test_a_failed_call_is_marked(manage):
+    manage("agent", "commands.Stumbler", "hello")
+
+    assert "✗ tool stumble" in manage("traces", "show", "last")[0]
+
+
+def test_why_a_run_failed_is_told(manage):
+    script(ValueError("no"))
+    manage("agent", SCRIPTED, "hello")
+
+    assert last().error in manage("traces", "show", "last")[0]
+
+
+def test_a_long_text_is_cut_unless_all_is_wanted(manage):
+    manage("agent", SHOUTER, "long " * 100)
+
+    short, _, _ = manage("traces", "show", "last")
+    full, _, _ = manage("traces", "show", "last", "--full")
+
+    assert max(map(len, short.splitlines())) < 220
+    assert ("LONG " * 100).strip() in full
+    assert '"text": "long long' in full
+
+
+def test_what_is_stored_cannot_steer_the_terminal(manage):
+    script("\x1b[2Jsafe")
+    manage("agent", SCRIPTED, "\x1b]0;title\x07hello")
+
+    for option in ([], ["--full"], ["--json"]):
+        out, _, _ = manage("traces", "show", "last", *option)
+        assert "\x1b" not in out
+        assert "safe" in out
+
+
+def test_a_trace_as_json_holds_its_spans(manage):
+    manage("agent", SHOUTER, "hello")
+
+    shown = json.loads(manage("traces", "show", "last", "--json")[0])
+
+    assert shown["output"] == "HELLO"
+    assert [span["kind"] for span in shown["spans"]] == ["llm", "tool", "llm"]
+    assert shown["spans"][1]["input"] == {"text": "hello"}
+    assert shown["spans"][1]["usage"] is None
+
+
+@pytest.mark.parametrize(
+    ("ref", "message"),
+    [("ffffffff", "'ffffffff'"), ("zz", "'zz'"), ("last", "There is no trace yet.")],
+)
+def test_an_unknown_trace_is_an_error(manage, ref, message):
+    _, err, code = manage("traces", "show", ref)
+
+    assert message in err
+    assert code == 1
+
+
+def test_a_span_without_its_parent_is_not_left_out():
+    now = timezone.now()
+    lost = Span(ordering=2, parent_ordering=9, kind="tool", started_at=now, ended_at=now)
+
+    assert children_of([lost]) == {None: [lost]}
