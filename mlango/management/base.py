@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import ArgumentTypeError
 from typing import Any
@@ -32,22 +31,13 @@ class TerminalCommand(BaseCommand):
         try:
             code = self.perform(options)
         except BrokenPipeError:
-            code = 0
-            _forget_stdout()
+            code = 0  # every line is flushed, so nothing is left to be written at the exit
         if code:
             sys.exit(code)
 
     def perform(self, options: dict[str, Any]) -> int:
         """Do the command's work and return the exit code."""
         raise NotImplementedError
-
-
-def _forget_stdout() -> None:
-    """Send what is still buffered nowhere; the interpreter would complain at its exit."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def count(text: str) -> int:
