@@ -56,3 +56,10 @@ def test_the_reference_names_them_all(names):
 
     assert wanted, f"No {names.__name__} were found at all."
     assert not missing, f"docs/reference does not name these {names.__name__}: {sorted(missing)}"
+
+
+@pytest.mark.parametrize("page", sorted(REFERENCE.glob("*.md")), ids=lambda page: page.stem)
+def test_no_row_of_a_page_is_there_twice(page):
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| `")]
+
+    assert sorted(set(rows)) == sorted(rows)
