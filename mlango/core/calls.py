@@ -249,6 +249,8 @@ async def perform(run: Run, job: Job) -> None:
         if tool is None:
             job.end(run.toolbox.unknown(job.call.name), "unknown")
             return
+        if tool.permission or tool.approval:
+            await _check_allowed(run, tool)
         arguments = tool.parameters.validate(_checked(run, job.call.arguments))
         content, is_error, details = await _invoke(run, job, tool, arguments)
         job.end(content, "tool" if is_error else "", details)
@@ -265,6 +267,16 @@ async def perform(run: Run, job: Job) -> None:
     # whole event loop. A real Ctrl-C does not pass through here.
     except BaseException as error:  # noqa: BLE001
         _fail(run, job, error)
+
+
+async def _check_allowed(run: Run, tool: Tool) -> None:
+    """Raise ToolError unless the run's user may call the tool now."""
+    if tool.approval:
+        # Nobody can be asked yet, so a tool that needs somebody's yes does not run.
+        raise ToolError(f"The tool {tool.name!r} needs an approval, which nobody can give here.")
+    allowed = getattr(run.user, "has_perm", None)
+    if allowed is None or not await in_thread(allowed, tool.permission):
+        raise ToolError(f"You may not call the tool {tool.name!r}.")
 
 
 def _fail(run: Run, job: Job, error: BaseException) -> None:

@@ -240,3 +240,64 @@ def test_two_agents_modules_may_not_use_one_label():
     assert registry._agents["tests.Known"].__module__ == "tests.shop.agents"
     with pytest.raises(Misconfigured, match=r"Two agents have the label 'tests\.Known'"):
         registry.register(declared("tests.other.agents"))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_tool_with_a_permission_runs_for_those_who_have_it(db, django_user_model, asynchronous):
+    ran = []
+
+    if asynchronous:
+
+        @tool(permission="auth.delete_user")
+        async def remove() -> str:
+            """Remove."""
+            ran.append(1)
+            return "done"
+    else:
+
+        @tool(permission="auth.delete_user")
+        def remove() -> str:
+            """Remove."""
+            ran.append(1)
+            return "done"
+
+    class Remover(Agent):
+        class Meta:
+            model = "test"
+            tools = [remove]
+
+    def outcome(user):
+        provider = ScriptedProvider([[ToolCall("", "remove", {})], "ok"])
+        return Remover().run("go", user=user, provider=provider).tool_results[0]
+
+    root = django_user_model.objects.create(username="root", is_superuser=True)
+    ada = django_user_model.objects.create(username="ada")
+
+    assert [outcome(user).content for user in (None, ada)] == [
+        "You may not call the tool 'remove'."
+    ] * 2
+    assert not ran
+    assert outcome(root).content == "done"
+    assert ran == [1]
+
+
+def test_a_tool_that_needs_an_approval_does_not_run_without_one():
+    ran = []
+
+    @tool(approval=True)
+    def remove() -> str:
+        """Remove."""
+        ran.append(1)
+        return "done"
+
+    class Remover(Agent):
+        class Meta:
+            model = "test"
+            tools = [remove]
+            tracing = False
+
+    provider = ScriptedProvider([[ToolCall("", "remove", {})], "ok"])
+    result = Remover().run("go", provider=provider)
+
+    assert "needs an approval" in result.tool_results[0].content
+    assert not ran
