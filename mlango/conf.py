@@ -1,6 +1,7 @@
-"""The settings: ``MLANGO`` in Django's settings over DEFAULTS, read live.
+"""The settings: ``MLANGO`` in Django's settings over DEFAULTS.
 
-``MLANGO_<KEY>`` in the environment overrides a key that holds one plain value.
+``MLANGO_<KEY>`` in the environment overrides a key that holds one plain value. A value is
+kept once it was read and checked, until the settings change.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 from typing import Any
 
 from django.conf import settings as django_settings
+from django.core.signals import setting_changed
 
 from mlango.exceptions import Misconfigured, did_you_mean
 
@@ -99,16 +101,37 @@ FRACTIONS = {
 class Settings:
     """Attributes are keys of DEFAULTS: ``settings.AGENT_MAX_STEPS``."""
 
+    def __init__(self) -> None:
+        self._source: Any = None
+        self._copy: dict[str, Any] = {}
+        self._version = 0
+
     def __getattr__(self, key: str) -> Any:
         if key not in DEFAULTS:
             raise AttributeError(f"mlango has no setting {key!r}.{did_you_mean(key, DEFAULTS)}")
         if f"MLANGO_{key}" in os.environ:
-            return from_environment(key)
-        value = getattr(django_settings, "MLANGO", {}).get(key, DEFAULTS[key])
-        problem = problem_with(key, value)
-        if problem:
-            raise Misconfigured(problem)
+            value = from_environment(key)
+        else:
+            value = getattr(django_settings, "MLANGO", {}).get(key, DEFAULTS[key])
+            problem = problem_with(key, value)
+            if problem:
+                raise Misconfigured(problem)
+        self.__dict__[key] = value
         return value
+
+    def version(self) -> int:
+        """Return a number that is another one after each change, however it was made."""
+        source = getattr(django_settings, "MLANGO", None)
+        if source is not self._source or source != self._copy:
+            self.reload()
+            self._source, self._copy = source, dict(source or {})
+        return self._version
+
+    def reload(self) -> None:
+        """Forget what was read, so that it is read anew."""
+        for key in DEFAULTS:
+            self.__dict__.pop(key, None)
+        self._version += 1
 
 
 def from_environment(key: str) -> Any:
@@ -168,3 +191,11 @@ def _is_number(key: str, value: Any) -> bool:
 
 
 settings = Settings()
+
+
+def _reload(*, setting: str, **kwargs: Any) -> None:
+    if setting == "MLANGO":
+        settings.reload()
+
+
+setting_changed.connect(_reload, dispatch_uid="mlango.conf")

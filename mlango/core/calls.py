@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import traceback
 from collections import deque
-from collections.abc import Coroutine, Iterator
-from time import monotonic, perf_counter, time
+from collections.abc import Iterator
+from contextlib import suppress
+from time import monotonic, time
 from typing import Any
 
 from mlango.core.context import Context
@@ -17,9 +17,11 @@ from mlango.core.messages import tool_message
 from mlango.core.provider import ToolCall
 from mlango.core.run import STOPPED, Run, ToolOutcome
 from mlango.core.slots import slots
+from mlango.core.tasks import start
 from mlango.core.threads import in_pool, in_thread
 from mlango.core.tools import Tool, render
 from mlango.core.values import clean
+from mlango.core.watch import NEVER, Interrupted, TimedOut
 from mlango.exceptions import InvalidArguments, ToolError
 
 SKIPPED = "Skipped: the user sent a message before this call started. It did not run."
@@ -28,6 +30,10 @@ CUT = (
     "Not run: the answer was cut at its length limit inside the tool calls. "
     "Repeat the call with shorter arguments."
 )
+
+# What a tool may return and have rendered right here: all else may hold a QuerySet, which is
+# read on the way and so needs a thread.
+PLAIN = {str, int, float, bool, type(None)}
 
 
 def refuse(run: Run, calls: list[ToolCall], text: str, error_type: str) -> Iterator[Event]:
@@ -72,10 +78,9 @@ class Job:
         self.call = call
         self.tool = tool
         self.ordering = ordering
-        self.started_at = 0.0
-        self.clock = 0.0
+        self.started_at = self.clock = 0.0
         self.timeout: float | None = None
-        self.deadline: float | None = None
+        self.deadline = NEVER
         self.task: asyncio.Task[None] | None = None
         self.outcome: ToolOutcome | None = None
         self.error = ""
@@ -84,7 +89,7 @@ class Job:
     def end(self, content: Any, error_type: str = "", details: Any = None) -> ToolOutcome:
         """Set the outcome, once: what a tool returns after its time is up is not used."""
         if self.outcome is None:
-            duration = perf_counter() - self.clock if self.clock else 0.0
+            duration = monotonic() - self.clock if self.clock else 0.0
             call = self.call
             self.outcome = ToolOutcome(
                 call.id, call.name, content, bool(error_type), error_type, duration, details
@@ -100,32 +105,42 @@ class Batch:
         lookup = run.toolbox.get
         self.jobs = [Job(call, lookup(call.name), run.next_ordering()) for call in calls]
         self.pending = deque(self.jobs)
+        self.announced: Job | None = None
         self.running: list[Job] = []
 
     @property
     def is_active(self) -> bool:
-        return bool(self.pending or self.running)
+        return bool(self.pending or self.running or self.announced)
 
-    def advance(self) -> Iterator[Event]:
-        """Start what may start and take in what has ended."""
-        yield from self._reap()
-        while self._may_start():
-            job = self.pending.popleft()
-            yield self.run.emit(ToolCalled, job.call.name, job.call.arguments, job.call.id)
-            self._start(job)
-            yield from self._reap()
-        if self.pending and not self.running:
-            yield from self._skip(SKIPPED, "skipped")
+    def next(self) -> Event | None:
+        """Go on as far as the next event and return it; None while there is none."""
+        run, running = self.run, self.running
+        if self.announced is not None:
+            self._start(self.announced)
+            self.announced = None
+        if run.outbox:
+            return run.outbox.popleft()
+        for job in running:
+            if job.outcome is not None:
+                running.remove(job)
+                return finished(run, job.outcome)
+        if not self.pending:
+            return None
+        if self._may_start():
+            self.announced = job = self.pending.popleft()
+            return run.emit(ToolCalled, job.call.name, job.call.arguments, job.call.id)
+        return None if running else self._skip(self.pending.popleft())
 
     def finish(self) -> None:
         """Add the results in call order, whatever the order in which the tools ended."""
-        self._cancel()
+        if self.running:
+            self._cancel()
         for job in self.jobs:
-            _add(self.run, job, job.end(CANCELLED, "cancelled"))
+            _add(self.run, job, job.outcome or job.end(CANCELLED, "cancelled"))
 
     def _may_start(self) -> bool:
         run, running = self.run, self.running
-        if not self.pending or run.aborted or run.steering or run.status != "running":
+        if run.aborted or run.steering or run.status != "running":
             return False
         if not running:
             return True
@@ -135,45 +150,37 @@ class Batch:
         return len(running) < run.limits.max_parallel_tools
 
     def _start(self, job: Job) -> None:
-        job.started_at, job.clock = time(), perf_counter()
-        job.timeout = (job.tool and job.tool.timeout) or self.run.limits.tool_timeout
-        if job.timeout is not None:
-            job.deadline = monotonic() + job.timeout
-        job.task = start_task(perform(self.run, job), self.run)
-        self.running.append(job)
-
-    def _reap(self) -> Iterator[Event]:
         run = self.run
-        if run.outbox:
-            yield from run.drain()
-        for job in self.running[:]:
-            if job.outcome is not None:
-                self.running.remove(job)
-                yield finished(run, job.outcome)
+        self.running.append(job)
+        if run.aborted:  # by the reader of the last event
+            job.end(CANCELLED, "cancelled")
+            return
+        job.started_at, job.clock = time(), monotonic()
+        job.timeout = (job.tool and job.tool.timeout) or run.limits.tool_timeout
+        if job.timeout is not None:
+            job.deadline = job.clock + job.timeout
+        job.task = start(perform(run, job), run.context)
 
     async def rest(self) -> None:
         """Wait until a job ends, a deadline passes, or someone has something to tell."""
         run = self.run
-        tasks: list[Any] = [job.task for job in self.running if job.task and not job.task.done()]
-        if len(tasks) < len(self.running):
+        if any(job.outcome is not None for job in self.running):
             return
-        deadlines = [run.deadline, *(job.deadline for job in self.running)]
-        deadline = min((at for at in deadlines if at is not None), default=None)
-        timeout = None if deadline is None else max(0.0, deadline - monotonic())
         if not run.aborted:
-            tasks.append(run.watch.waker())
-            await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            deadline = min(run.deadline, *(job.deadline for job in self.running))
+            with suppress(TimedOut, Interrupted):
+                await run.watch.wait(run.watch.waker(), deadline)
         self._end_overdue(monotonic())
 
     def _end_overdue(self, now: float) -> None:
         run = self.run
-        if run.deadline is not None and now >= run.deadline:
+        if now >= run.deadline:
             run.stop(STOPPED, "timeout", run.timeout_text())
         if run.aborted or run.status != "running":
             self._cancel()
             return
         for job in self.running:
-            if job.deadline is not None and now >= job.deadline and job.outcome is None:
+            if now >= job.deadline and job.outcome is None:
                 job.end(
                     f"The tool {job.call.name!r} did not answer within {job.timeout:g} seconds. "
                     f"It may still have an effect.",
@@ -195,12 +202,11 @@ class Batch:
             task.add_done_callback(self.run.stray.discard)
             task.cancel()
 
-    def _skip(self, text: str, error_type: str) -> Iterator[Event]:
-        while self.pending:
-            job = self.pending.popleft()
-            if self.run.aborted or self.run.status != "running":
-                text, error_type = CANCELLED, "cancelled"
-            yield finished(self.run, job.end(text, error_type))
+    def _skip(self, job: Job) -> Event:
+        run = self.run
+        if run.aborted or run.status != "running":
+            return finished(run, job.end(CANCELLED, "cancelled"))
+        return finished(run, job.end(SKIPPED, "skipped"))
 
 
 def _add(run: Run, job: Job, outcome: ToolOutcome) -> ToolOutcome:
@@ -222,24 +228,15 @@ def _add(run: Run, job: Job, outcome: ToolOutcome) -> ToolOutcome:
             outcome.tool_call_id,
             job.error or (str(outcome.content) if outcome.is_error else ""),
             outcome.error_type,
-            attributes=job.attributes or {},
+            attributes=_attributes(job, outcome),
         )
     )
     return outcome
 
 
-if sys.version_info >= (3, 12):
-
-    def start_task(coroutine: Coroutine[Any, Any, None], run: Run) -> asyncio.Task[None]:
-        """Start a task in a context of its own; it runs at once, up to its first wait."""
-        loop = asyncio.get_running_loop()
-        return asyncio.Task(coroutine, loop=loop, context=run.context.copy(), eager_start=True)
-
-else:
-
-    def start_task(coroutine: Coroutine[Any, Any, None], run: Run) -> asyncio.Task[None]:
-        """Start a task in a context of its own."""
-        return asyncio.get_running_loop().create_task(coroutine, context=run.context.copy())
+def _attributes(job: Job, outcome: ToolOutcome) -> dict[str, Any]:
+    attributes = job.attributes or {}
+    return attributes if outcome.details is None else attributes | {"details": outcome.details}
 
 
 async def perform(run: Run, job: Job) -> None:
@@ -267,6 +264,8 @@ async def perform(run: Run, job: Job) -> None:
     # whole event loop. A real Ctrl-C does not pass through here.
     except BaseException as error:  # noqa: BLE001
         _fail(run, job, error)
+    finally:
+        run.watch.wake()
 
 
 async def _check_allowed(run: Run, tool: Tool) -> None:
@@ -326,12 +325,7 @@ async def _invoke(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) -> 
             value = await _collect_async(run, job, tool.fn(**arguments))
     finally:
         slots.free()
-    return await _render_async(run, job, tool, value)
-
-
-async def _render_async(run: Run, job: Job, tool: Tool, value: Any) -> Any:
-    # A QuerySet is read while it is rendered, which may be done in a thread only.
-    if value is None or isinstance(value, str | int | float | dict | list):
+    if type(value) in PLAIN:
         return _rendered(run, job, tool, value)
     return await in_thread(_rendered, run, job, tool, value)
 
@@ -358,7 +352,7 @@ async def _in_thread(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) 
         if not entered:
             slots.free()
     if hasattr(value, "__await__"):
-        return await _render_async(run, job, tool, await value)
+        return await in_thread(_rendered, run, job, tool, await value)
     return value
 
 

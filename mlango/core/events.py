@@ -7,37 +7,17 @@ Exactly one Finished or Failed comes, last.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from mlango.core.quick import quick
 from mlango.core.values import to_json
 
 if TYPE_CHECKING:
     from mlango.core.run import AgentRun
 
 VERSION = 1
-E = TypeVar("E", bound="type[Event]")
-
-
-def quick(cls: E) -> E:
-    """Give a frozen, slotted dataclass a faster ``__init__``.
-
-    The generated one looks up ``object.__setattr__`` for every field, which costs as much
-    as a whole step of the loop; the slots' own setters are twice as fast.
-    """
-    names = [field.name for field in fields(cls)]
-    scope: dict[str, Any] = {f"_set_{name}": getattr(cls, name).__set__ for name in names}
-    scope |= {f"_default_{field.name}": field.default for field in fields(cls)}
-    declared = {field.name: field for field in fields(cls)}
-    arguments = ", ".join(
-        name if declared[name].default is _missing else f"{name}=_default_{name}" for name in names
-    )
-    body = "\n".join(f"    _set_{name}(self, {name})" for name in names)
-    # Only names of declared fields get into the text.
-    exec(f"def __init__(self, {arguments}):\n{body}", scope)
-    cls.__init__ = scope["__init__"]  # type: ignore[method-assign]
-    return cls
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +50,6 @@ class Event:
         """Return the fields of this kind of event, JSON-safe."""
         own = self.__class__.__annotations__
         return {name: to_json(getattr(self, name)) for name in own if name != "kind"}
-
-
-_missing = Event.__dataclass_fields__["seq"].default
 
 
 @quick

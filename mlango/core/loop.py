@@ -90,7 +90,9 @@ def _last(run: Run) -> Event:
 async def _end(run: Run) -> None:
     """Settle what is open and store the run. Goes on when its caller is cancelled."""
     run.watch.close()
-    await asyncio.shield(run.spawn(_store(run)))
+    storing = run.spawn(_store(run))
+    if not storing.done():
+        await asyncio.shield(storing)
 
 
 async def _store(run: Run) -> None:
@@ -119,8 +121,9 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
     # calls would cost more than everything else in the loop.
     await run.spawn(_begin(run))
     while True:
-        for event in _hear_steering(run):
-            yield event
+        if run.steering:
+            for event in _hear_steering(run):
+                yield event
         if _must_stop(run):
             return
         run.step += 1
@@ -150,9 +153,9 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
             batch = Batch(run, calls)
             try:
                 while batch.is_active:
-                    for event in batch.advance():
-                        yield event
-                    if batch.running:
+                    if (told := batch.next()) is not None:
+                        yield told
+                    else:
                         await batch.rest()
             finally:
                 batch.finish()
@@ -211,7 +214,7 @@ def _must_stop(run: Run) -> bool:
             f"Stopped: the conversation has {run.chars} characters, more than "
             f"{limits.max_history_chars} (MAX_MESSAGE_HISTORY_CHARS).",
         )
-    elif run.deadline is not None and monotonic() >= run.deadline:
+    elif monotonic() >= run.deadline:
         run.stop(STOPPED, "timeout", run.timeout_text())
     return run.status != "running"
 

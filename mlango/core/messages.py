@@ -13,8 +13,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
 from mlango.core.provider import Completion, Message, ToolCall
-from mlango.core.values import clean, clean_json, dumps
+from mlango.core.values import clean, clean_json, dumps, parse_json
 from mlango.exceptions import Misused
 
 ROLES = ("user", "assistant", "tool", "system")
@@ -158,14 +160,30 @@ def assistant_message(completion: Completion, provider: str = "") -> Message:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    arguments = call.arguments
-    if not isinstance(arguments, str):
-        arguments = dumps(arguments) if isinstance(arguments, dict) else "{}"
     return {
-        "id": call.id,
+        "id": clean(call.id),
         "type": "function",
-        "function": {"name": call.name, "arguments": arguments},
+        "function": {"name": clean(call.name), "arguments": _arguments(call.arguments)},
     }
+
+
+def _arguments(value: Any) -> str:
+    """Return arguments as the text of a JSON object; broken ones get later requests refused."""
+    if isinstance(value, str):
+        text = clean(value)
+        try:
+            return text if type(from_json(text, allow_inf_nan=False)) is dict else "{}"
+        except ValueError:
+            value = _parsed(text)
+    return dumps(value) if isinstance(value, dict) else "{}"
+
+
+def _parsed(text: str) -> Any:
+    """Return what JSON text says that has more than Unicode can hold, such as half a pair."""
+    try:
+        return parse_json(text)
+    except ValueError:
+        return None
 
 
 def tool_message(call_id: str, content: Any, is_error: bool = False) -> Message:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 from decimal import Decimal
-from time import monotonic, perf_counter, time
+from time import monotonic, time
 from typing import Any, NoReturn
 from uuid import uuid4
 
@@ -16,7 +16,6 @@ from mlango.core.messages import assistant_message
 from mlango.core.provider import (
     Completion,
     Delta,
-    Message,
     Provider,
     ReasoningDelta,
     ToolCall,
@@ -25,8 +24,10 @@ from mlango.core.provider import (
 from mlango.core.run import Run
 from mlango.core.usage import Usage
 from mlango.core.values import clean
-from mlango.core.watch import Interrupted, TimedOut
+from mlango.core.watch import NEVER, Interrupted, TimedOut
 from mlango.exceptions import ProviderError, ProviderTimeout
+
+NOTHING = Decimal(0)
 
 
 class ModelCall:
@@ -37,6 +38,8 @@ class ModelCall:
         "clock",
         "deadline",
         "first",
+        "patience",
+        "receive",
         "request",
         "run",
         "started_at",
@@ -46,14 +49,16 @@ class ModelCall:
     )
 
     def __init__(self, run: Run) -> None:
+        limits, provider = run.limits, run.provider
         self.run = run
         self.texts: list[str] = []
         self.ahead: deque[Delta] = deque()
         self.started_at = time()
-        self.clock = perf_counter()
+        self.clock = now = monotonic()
+        self.deadline = min(run.deadline, now + (limits.model_timeout or NEVER))
+        self.patience = limits.chunk_timeout or NEVER
         self.first: float | None = None
         self.written = False
-        self.deadline = _earliest(run.deadline, run.limits.model_timeout, monotonic())
         self.request = {
             "model": run.model,
             "messages": run.messages,
@@ -62,9 +67,12 @@ class ModelCall:
             **run.request_options,
         }
         run.reply, run.released, run.watch.steerable = None, False, True
+        self.stream: AsyncGenerator[Delta] | None = None
+        self.receive: Callable[[], Awaitable[Delta]] = self._whole
         # A provider that answers in one piece needs no stream, which costs to open.
-        streams = type(run.provider).astream is not Provider.astream
-        self.stream = run.provider.astream(**self.request) if streams else None
+        if type(provider).astream is not Provider.astream:
+            self.stream = provider.astream(**self.request)
+            self.receive = self.stream.__anext__
 
     async def next(self) -> Event | None:
         """Return the next event of the answer; None when it is complete, or was interrupted.
@@ -75,7 +83,11 @@ class ModelCall:
         try:
             if run.aborted:  # by the reader of the last event, while nothing was waited for
                 raise Interrupted
-            delta = self.ahead.popleft() if self.ahead else await self._receive()
+            if self.ahead:
+                delta = self.ahead.popleft()
+            else:
+                deadline = min(self.deadline, monotonic() + self.patience)
+                delta = await run.watch.wait(self.receive(), deadline)
         except Interrupted as interruption:
             self.write(error="cancelled")
             if not interruption.steered:
@@ -83,10 +95,10 @@ class ModelCall:
             return None
         except TimedOut:
             self._time_out()
+        except StopAsyncIteration:
+            self._fail(self._ended_early())
         except ProviderError as error:
-            error.text = error.text or "".join(self.texts)
-            self.write(error=error)
-            raise
+            self._fail(error)
         except BaseException as error:
             self.write(error=error)
             raise
@@ -95,26 +107,17 @@ class ModelCall:
             return None
         return self._event(delta)
 
-    async def _receive(self) -> Delta:
-        run, stream = self.run, self.stream
-        deadline = _earliest(self.deadline, run.limits.chunk_timeout, monotonic())
-        if stream is None:
-            completion = await run.watch.wait(run.provider.acomplete(**self.request), deadline)
-            self.ahead.extend(pieces(completion))
-            return self.ahead.popleft()
-        try:
-            return await run.watch.wait(anext(stream), deadline)
-        except StopAsyncIteration:
-            name = run.provider.name
-            raise ProviderError(
-                f"The provider {name!r} ended its stream without a Completion.", provider=name
-            ) from None
+    async def _whole(self) -> Delta:
+        """Return the first piece of an answer that comes in one, and keep the others."""
+        first, *rest = pieces(await self.run.provider.acomplete(**self.request))
+        self.ahead.extend(rest)
+        return first
 
     def _event(self, delta: Any) -> Event:
         run = self.run
         if not run.released:
             run.released, run.watch.steerable = True, False
-            self.first = perf_counter() - self.clock
+            self.first = monotonic() - self.clock
         if isinstance(delta, str):
             self.texts.append(delta)
             return run.emit(TextChunk, clean(delta))
@@ -130,26 +133,30 @@ class ModelCall:
             await self.stream.aclose()
 
     def _time_out(self) -> NoReturn:
-        if self.run.deadline is not None and monotonic() >= self.run.deadline:
+        if monotonic() >= self.run.deadline:
             self.write(error="timeout")
             raise TimedOut
-        error = self.timeout_error()
+        self._fail(self.timeout_error())
+
+    def _fail(self, error: ProviderError) -> NoReturn:
+        error.text = error.text or "".join(self.texts)
         self.write(error=error)
         raise error
 
+    def _ended_early(self) -> ProviderError:
+        name = self.run.provider.name
+        return ProviderError(
+            f"The provider {name!r} ended its stream without a Completion.", provider=name
+        )
+
     def timeout_error(self) -> ProviderTimeout:
         limits, name = self.run.limits, self.run.provider.name
-        late = limits.model_timeout is not None and monotonic() >= (
-            self.clock_start() + limits.model_timeout
-        )
+        late = monotonic() >= self.deadline
         what = "end its answer" if late else "send anything"
         seconds = limits.model_timeout if late else limits.chunk_timeout
         return ProviderTimeout(
             f"The provider {name!r} did not {what} for {seconds:g} seconds.", provider=name
         )
-
-    def clock_start(self) -> float:
-        return monotonic() - (perf_counter() - self.clock)
 
     def write(self, completion: Completion | None = None, error: Any = None) -> None:
         """Write the call down; with a completion, take it as the reply."""
@@ -157,7 +164,8 @@ class ModelCall:
         self.written = True
         usage = cost = message = None
         if completion is not None:
-            completion, message = _normalised(run, completion)
+            completion = _normalised(run, completion)
+            message = assistant_message(completion, run.provider.name)
             run.reply, usage = completion, completion.usage
             cost = _cost(run, usage)
             run.count(usage, cost)
@@ -176,7 +184,7 @@ class ModelCall:
                 run.next_ordering(),
                 run.step,
                 self.started_at,
-                perf_counter() - self.clock,
+                monotonic() - self.clock,
                 self._input(),
                 message,
                 "",
@@ -206,7 +214,7 @@ class ModelCall:
 
 def _cost(run: Run, usage: Usage) -> Decimal | None:
     if run.provider.is_free:
-        return Decimal(0)
+        return NOTHING
     return run.price(run.provider.name, run.model, usage) if run.price else None
 
 
@@ -218,46 +226,16 @@ def _error_text(error: Any) -> str:
     return error or ""
 
 
-def _earliest(deadline: float | None, timeout: float | None, now: float) -> float | None:
-    if timeout is None:
-        return deadline
-    at = now + timeout
-    return at if deadline is None or at < deadline else deadline
-
-
-def _normalised(run: Run, completion: Completion) -> tuple[Completion, Message]:
-    """Return the answer and its message with ids that are unique in the conversation."""
-    if completion.tool_calls:
-        calls = [_with_id(run, call) for call in completion.tool_calls]
-        if calls != completion.tool_calls:
-            completion = replace(completion, tool_calls=calls)
-    message = assistant_message(completion, run.provider.name)
-    for call in message.get("tool_calls") or ():
-        function = call["function"]
-        if not _is_object(function["arguments"]):
-            function["arguments"] = "{}"
-    return completion, message
-
-
-def _refuse_constant(text: str) -> Any:
-    raise ValueError(text)
-
-
-# NaN and Infinity are no JSON, though Python reads them.
-_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(_decode(text), dict)
-    except (ValueError, RecursionError):
-        return False
+def _normalised(run: Run, completion: Completion) -> Completion:
+    """Return the answer with ids of tool calls that are unique in the conversation."""
+    fresh = [_with_id(run, call) for call in completion.tool_calls]
+    if fresh == completion.tool_calls:
+        return completion
+    return replace(completion, tool_calls=fresh)
 
 
 def _with_id(run: Run, call: ToolCall) -> ToolCall:
-    if call.id and call.id not in run.call_ids:
-        run.call_ids.add(call.id)
-        return call
-    fresh = ToolCall(f"call_{uuid4().hex[:24]}", call.name, call.arguments)
-    run.call_ids.add(fresh.id)
-    return fresh
+    if not call.id or call.id in run.call_ids:
+        call = ToolCall(f"call_{uuid4().hex[:24]}", call.name, call.arguments)
+    run.call_ids.add(call.id)
+    return call

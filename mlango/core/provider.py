@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from mlango.core.quick import quick
 from mlango.core.threads import in_pool
 from mlango.core.usage import NO_USAGE, Usage
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A model's request to call a tool.
@@ -31,6 +33,7 @@ class ToolCall:
     arguments: str | dict[str, Any] = "{}"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Completion:
     """A model's whole answer.
@@ -62,6 +65,7 @@ class Completion:
             object.__setattr__(self, "stop_reason", reason)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
     """A piece of the model's thinking."""
@@ -69,6 +73,7 @@ class ReasoningDelta:
     text: str
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
     """A piece of a tool call's arguments; ``index`` counts the calls of the answer."""

@@ -18,9 +18,11 @@ from mlango.core.journal import AGENT, Entry, Journal
 from mlango.core.messages import size, text_of, user_messages
 from mlango.core.options import Limits
 from mlango.core.provider import Completion, Message, Provider, ToolCall
+from mlango.core.quick import quick
+from mlango.core.tasks import start
 from mlango.core.usage import NO_USAGE, Usage
 from mlango.core.values import to_json
-from mlango.core.watch import Watch
+from mlango.core.watch import NEVER, Watch
 from mlango.exceptions import Misused
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ FINISHED, STOPPED, WAITING, CANCELLED, FAILED = (
 )
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
     """What a tool call came to; ``content`` is what the model reads."""
@@ -204,7 +207,7 @@ class Run:
     cuts: int = 0
     slept: float = 0.0
     call_ids: set[str] = field(default_factory=set)
-    deadline: float | None = None
+    deadline: float = NEVER
 
     steering: deque[list[Message]] = field(default_factory=deque)
     follow_ups: deque[list[Message]] = field(default_factory=deque)
@@ -252,7 +255,7 @@ class Run:
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start a task in a context of its own, with the run's thread for blocking work."""
-        return asyncio.get_running_loop().create_task(coroutine, context=self.context.copy())
+        return start(coroutine, self.context)
 
     def timeout_text(self) -> str:
         return f"Stopped: the run took longer than {self.limits.run_timeout:g} seconds."

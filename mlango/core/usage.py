@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mlango.core.quick import quick
 
+
+@quick
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens of one or more model calls.

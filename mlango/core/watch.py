@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from math import inf
 from time import monotonic
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+NEVER = inf  # a deadline that does not come
 
 
 class Interrupted(Exception):
@@ -34,9 +37,9 @@ class Watch:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._deadline: float | None = None
+        self._deadline = NEVER
         self._timer: asyncio.TimerHandle | None = None
-        self._when = 0.0
+        self._when = NEVER  # when the timer fires
         self._reason: Exception | None = None
         self._wake: asyncio.Future[None] | None = None
         self.steerable = False
@@ -45,11 +48,11 @@ class Watch:
         """Take the running loop: the run belongs to it from now on."""
         self._loop = asyncio.get_running_loop()
 
-    async def wait(self, awaitable: Awaitable[T], deadline: float | None) -> T:
+    async def wait(self, awaitable: Awaitable[T], deadline: float = NEVER) -> T:
         """Await; raise TimedOut at ``deadline`` (of the monotonic clock) or Interrupted."""
         self._task = task = asyncio.current_task()
         self._deadline = deadline
-        if deadline is not None and (self._timer is None or deadline < self._when):
+        if deadline < self._when:
             self._set_timer(deadline)
         try:
             return await awaitable
@@ -71,8 +74,8 @@ class Watch:
         self._timer = self._loop.call_later(deadline - monotonic(), self._look)
 
     def _look(self) -> None:
-        self._timer = None
-        if self._task is None or self._deadline is None:
+        self._timer, self._when = None, NEVER
+        if self._task is None or self._deadline == NEVER:
             return
         if monotonic() < self._deadline:
             self._set_timer(self._deadline)
