@@ -1,0 +1,6 @@
+"""The pages of mlango in Django's admin."""
+
+from mlango.admin.sessions import SessionAdmin
+from mlango.admin.traces import TraceAdmin
+
+__all__ = ["SessionAdmin", "TraceAdmin"]
