@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Protocol
 
-from django.core.management.base import OutputWrapper
-
 from mlango.core.events import (
     ArtifactAdded,
     Event,
@@ -36,12 +34,11 @@ class Printer(Protocol):
 class JsonPrinter:
     """Prints every event as a line of JSON, in ASCII."""
 
-    def __init__(self, out: OutputWrapper) -> None:
+    def __init__(self, out: Screen) -> None:
         self._out = out
 
     def show(self, event: Event) -> None:
-        self._out.write(json.dumps(event.describe()))
-        self._out.flush()
+        self._out.line(json.dumps(event.describe()))
 
     def end(self, result: AgentRun, error: BaseException | None) -> None:
         """Print nothing: the last event says it all."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.core.management.base import OutputWrapper
+from django.core.management.base import CommandError, OutputWrapper
 
 # The states of the Sanitizer: in plain text, or inside what began with ...
 TEXT, RETURN, ESCAPE, INTERMEDIATE, CSI, STRING = range(6)
@@ -124,8 +124,13 @@ class Screen:
         self._put(f"{sanitize(text)}\n")
 
     def _put(self, text: str) -> None:
-        self._out.write(self._fitting(text), ending="")
-        self._out.flush()
+        try:
+            self._out.write(self._fitting(text), ending="")
+            self._out.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise CommandError(f"The output cannot be written: {error.strerror}.") from None
 
     def _fitting(self, text: str) -> str:
         try:

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connections
 
 from mlango.agents.providers import Completion, ToolCall
@@ -208,6 +208,50 @@ def test_a_recorded_run_is_replayed(manage, tmp_path):
     assert (out, code) == ("Recorded.\n", 0)
 
 
+def test_an_unknown_agent_is_told_before_an_empty_message(manage, piped):
+    piped("")
+
+    assert "Did you mean 'commands.Shouter'?" in manage("agent", "commands.Shoutr")[1]
+
+
+def test_a_cassette_that_is_there_is_kept(manage, tmp_path):
+    path = tmp_path / "cassette.json"
+    path.write_text("kept")
+
+    _, err, code = manage("agent", SCRIPTED, "hi", "--record", str(path))
+
+    assert "is already there. Delete it, or record to another." in err
+    assert (path.read_text(), code) == ("kept", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("{broken\n", "has no JSON in line 1"),
+        ('{"mlango_cassette": 1}\n{"ag', "is cut off in line 2"),
+    ],
+)
+def test_a_broken_cassette_is_a_wrong_usage(manage, tmp_path, text, message):
+    path = tmp_path / "cassette.json"
+    path.write_text(text)
+
+    out, err, code = manage("agent", SCRIPTED, "hi", "--replay", str(path))
+
+    assert message in err
+    assert (out, code) == ("", 2)
+
+
+def test_a_cassette_that_cannot_be_written_fails_the_run_and_keeps_it(manage, tmp_path):
+    script("Said.")
+
+    out, err, code = manage("agent", SCRIPTED, "hi", "--record", str(tmp_path / ("long" * 99)))
+
+    assert "cannot be written: File name too long." in err
+    assert (out, code) == ("Said.\n", 1)
+    assert Trace.objects.get().status == "failed"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -338,6 +382,23 @@ def test_a_process_whose_reader_left_says_nothing_at_its_exit():
         )
 
     assert (done.stderr, done.returncode) == (b"", 0)
+
+
+class Full(io.StringIO):
+    """A disk that is full."""
+
+    def write(self, text):
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_full_disk_is_told_and_the_run_is_kept(options):
+    with pytest.raises(CommandError) as caught:
+        call_command("agent", SHOUTER, "hello", *options, stdout=Full(), stderr=io.StringIO())
+
+    assert str(caught.value) == "The output cannot be written: No space left on device."
+    assert caught.value.returncode == 1
+    assert Trace.objects.get().status == "cancelled"
 
 
 # -- a chat ------------------------------------------------------------------------------------

@@ -536,7 +536,7 @@ class TestBrokenFiles:
             ReplayProvider(tmp_path)
 
     def test_an_empty_file(self, path):
-        assert "has no JSON in line 1" in self.broken(path, "")
+        assert "is empty. Delete it and record it anew." in self.broken(path, "")
 
     def test_other_json(self, path):
         assert "is no cassette: its first line" in self.broken(path, '{"version": 1}\n')

@@ -83,7 +83,9 @@ class Cassette:
             raise self._error(
                 f"is cut off in line {len(lines) + 1}. Delete that line to go on without it"
             )
-        self._read_header(lines[0] if lines else b"")
+        if not lines:
+            raise self._error("is empty. Delete it and record it anew")
+        self._read_header(lines[0])
         for number, line in enumerate(lines[1:], 2):
             self.recordings.append(self._recording(number, self._object(number, line)))
         self._lines = len(lines)

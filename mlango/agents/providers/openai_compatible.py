@@ -196,7 +196,8 @@ class OpenAICompatibleProvider(Provider):
             )
         except aiohttp.ClientError as error:
             failed = ProviderUnavailable(
-                f"The provider {self.name!r} cannot be reached ({type(error).__name__}).",
+                f"The provider {self.name!r} cannot be reached ({type(error).__name__}). "
+                f"Check that it runs, and its base_url.",
                 provider=self.name,
             )
         except ValueError:

@@ -41,7 +41,7 @@ class RecordingProvider(Provider):
             )
         self.inner = get_provider(inner)
         self.cassette = Cassette(path)
-        if self.cassette.path.exists():
+        if os.path.exists(self.cassette.path):  # unlike Path.exists(), it never raises
             if mode == "new":
                 raise CassetteError(
                     f"The cassette {str(self.cassette.path)!r} is already there. Delete it, or "

@@ -91,7 +91,9 @@ class Answer:
         try:
             value = _decode(text.decode())
         except (ValueError, RecursionError):
-            what = "an HTML page" if text.lstrip()[:1] == b"<" else "broken JSON"
+            what = (
+                "an HTML page; check its base_url" if text.lstrip()[:1] == b"<" else "broken JSON"
+            )
             raise self._malformed(what) from None
         if isinstance(value, list) and value and isinstance(value[0], dict):
             value = value[0]  # Gemini wraps an error in a list

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser
 from contextlib import closing
@@ -78,14 +79,14 @@ class Command(TerminalCommand):
 
     def perform(self, options: dict[str, Any]) -> int:
         label, *words = options["words"]
-        message = _message(words)
-        if message is None and options["json"]:
-            raise CommandError("--json needs a message: a chat is for people.", returncode=USAGE)
         try:
             agent = registry.get(label)()
             chosen = _run_options(agent, options)
         except MlangoError as error:
             raise CommandError(str(error), returncode=USAGE) from error
+        message = _message(words)
+        if message is None and options["json"]:
+            raise CommandError("--json needs a message: a chat is for people.", returncode=USAGE)
         if message is None:
             return self._chat(agent, {"session_id": "cli"} | chosen, options)
         try:
@@ -118,7 +119,7 @@ class Command(TerminalCommand):
 
     def _printer(self, options: dict[str, Any]) -> Printer:
         if options["json"]:
-            return JsonPrinter(self.stdout)
+            return JsonPrinter(self.out)
         return TextPrinter(self.out, self.err, show_steps=options["show_steps"])
 
     def _chat(self, agent: Agent, chosen: dict[str, Any], options: dict[str, Any]) -> int:
@@ -223,6 +224,11 @@ def _provider(agent: Agent, options: dict[str, Any]) -> Any:
 
     if options["replay"]:
         return ReplayProvider(options["replay"])
+    if os.path.exists(options["record"]):
+        raise CommandError(
+            f"The file {options['record']!r} is already there. Delete it, or record to another.",
+            returncode=USAGE,
+        )
     own = agent._meta.provider
     provider = options["provider"] or (None if own is UNSET else own)
     model = options["model"] or agent._meta.model or settings.DEFAULT_AGENT_MODEL
