@@ -10,6 +10,7 @@ from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Warning, register
 
 from mlango.agents.memory.null import NullMemory
+from mlango.agents.prices import rates_of
 from mlango.conf import DEFAULTS, problem_with
 from mlango.conf import settings as mlango_settings
 from mlango.core.options import UNSET
@@ -64,8 +65,56 @@ def _check_sizes(given: dict[Any, Any]) -> Iterator[CheckMessage]:
 
 
 @register(TAG)
+def check_models(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
+    """Check what the settings say of providers, models and prices."""
+    if check_settings(None):  # nothing can be read where a value cannot be
+        return []
+    return [*_check_providers(), *_check_model_names(), *_check_prices()]
+
+
+def _check_providers() -> Iterator[CheckMessage]:
+    from mlango.agents.providers.registry import check_provider
+
+    aliases = [*mlango_settings.PROVIDERS]
+    # The default of a site that says nothing may be a package that it does not need.
+    if mlango_settings.DEFAULT_PROVIDER not in (*aliases, DEFAULTS["DEFAULT_PROVIDER"]):
+        aliases.append(mlango_settings.DEFAULT_PROVIDER)
+    for alias in aliases:
+        try:
+            check_provider(alias)
+        except Misconfigured as error:
+            yield Error(str(error), obj="MLANGO", id="mlango.E005")
+
+
+def _check_model_names() -> Iterator[CheckMessage]:
+    for name, model in mlango_settings.MODELS.items():
+        if not (name and isinstance(name, str) and model and isinstance(model, str)):
+            yield Error(
+                f"MLANGO['MODELS'][{name!r}] must be 'provider/model', not {model!r}.",
+                hint="Both the name and what it stands for are strings.",
+                obj="MLANGO",
+                id="mlango.E006",
+            )
+
+
+def _check_prices() -> Iterator[CheckMessage]:
+    for key, given in mlango_settings.PRICES.items():
+        try:
+            rates_of(key, given)
+        except Misconfigured as error:
+            yield Error(
+                str(error),
+                hint='Such as {"openai/gpt-5-mini": {"input": 0.25, "output": 2}}.',
+                obj="MLANGO",
+                id="mlango.E007",
+            )
+
+
+@register(TAG)
 def check_agents(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
     """Check the options of every agent that only settings can prove wrong."""
+    if check_settings(None):
+        return []
     return [message for agent in registry.all() for message in _check_agent(agent)]
 
 
@@ -78,17 +127,30 @@ def _check_agent(agent: Any) -> Iterator[CheckMessage]:
             check_provider(meta.provider)
         except Misconfigured as error:
             yield Error(str(error), obj=meta.label, id="mlango.E010")
+    if _rebuilds_from_traces(meta.memory):
+        yield from _check_traced(meta)
+    for tool in (*meta.tools, *meta.methods):
+        for text in getattr(getattr(tool, "parameters", None), "warnings", ()):
+            yield Warning(text, obj=meta.label, id="mlango.W012")
+
+
+def _check_traced(meta: Any) -> Iterator[CheckMessage]:
     tracing = mlango_settings.TRACING if meta.tracing is UNSET else meta.tracing
-    if _rebuilds_from_traces(meta.memory) and not tracing:
+    content = meta.capture_content
+    if not tracing:
         yield Error(
             "MetastoreMemory remembers nothing without tracing.",
             hint="Set Meta.tracing = True, or use BufferMemory.",
             obj=meta.label,
             id="mlango.E011",
         )
-    for tool in (*meta.tools, *meta.methods):
-        for text in getattr(getattr(tool, "parameters", None), "warnings", ()):
-            yield Warning(text, obj=meta.label, id="mlango.W012")
+    elif not (mlango_settings.CAPTURE_CONTENT if content is UNSET else content):
+        yield Error(
+            "MetastoreMemory remembers nothing without the content of traces.",
+            hint="Set Meta.capture_content = True, or use BufferMemory.",
+            obj=meta.label,
+            id="mlango.E013",
+        )
 
 
 def _rebuilds_from_traces(memory: Any) -> bool:

@@ -94,11 +94,12 @@ def _rates(provider: str, model: str, hour: int) -> Rates | None:
     own = settings.PRICES
     for key in (f"{provider}/{model}", model, f"{provider}/*"):
         if key in own:
-            return _from_settings(key, own[key])
+            return rates_of(key, own[key])
     return FREE if _is_offline(provider) else _from_table(provider, model)
 
 
-def _from_settings(key: str, given: Any) -> Rates:
+def rates_of(key: str, given: Any) -> Rates:
+    """Return the rates that an entry of the settings tells. Raises Misconfigured."""
     where = f"MLANGO['PRICES'][{key!r}]"
     if not isinstance(given, dict) or not {"input", "output"} <= given.keys():
         raise Misconfigured(f"{where} needs 'input' and 'output', in dollars per million tokens.")

@@ -66,7 +66,7 @@ def available_providers() -> list[str]:
 def check_provider(provider: Any) -> None:
     """Raise Misconfigured unless ``provider`` is a Provider or an alias that can be made."""
     if not isinstance(provider, Provider):
-        _backend(provider)
+        _check_options(provider, *_backend(provider))
 
 
 def is_alias(name: str) -> bool:
@@ -81,6 +81,13 @@ def _plugins() -> dict[str, Any]:
 
 def _make(alias: str) -> Provider:
     backend, options = _backend(alias)
+    _check_options(alias, backend, options)
+    provider = backend(**options)
+    provider.name = alias
+    return provider
+
+
+def _check_options(alias: str, backend: type[Provider], options: dict[str, Any]) -> None:
     try:
         inspect.signature(backend).bind(**options)
     except TypeError as error:
@@ -90,9 +97,6 @@ def _make(alias: str) -> Provider:
             f"The options of the provider {alias!r} do not fit {backend.__name__}: {error}."
             f"{did_you_mean(wrong, known)} Options are: {', '.join(known) or 'none'}."
         ) from None
-    provider = backend(**options)
-    provider.name = alias
-    return provider
 
 
 def _backend(alias: Any) -> tuple[type[Provider], dict[str, Any]]:
