@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from django.apps import apps
+from django.utils.module_loading import import_string
 
+from mlango.agents.defaults import Defaults, defaults_of
 from mlango.agents.fields import AgentField
-from mlango.agents.resolve import resolved_limits, run_for
+from mlango.agents.resolve import run_for
 from mlango.agents.streams import AsyncRunStream, RunStream, result_of
 from mlango.core.memory import Memory
 from mlango.core.options import UNSET, Options, build
@@ -29,6 +32,7 @@ class Agent:
     """
 
     _meta: ClassVar[Options] = Options(abstract=True, object_name="Agent")
+    _defaults: ClassVar[Defaults]
     _fields: ClassVar[dict[str, AgentField]] = {}
     _tool_methods: ClassVar[dict[str, Tool]] = {}
 
@@ -106,6 +110,25 @@ class Agent:
         """Run an agent of this class as it is declared."""
         return cls().run(message, **options)
 
+    # -- serving ------------------------------------------------------------------------------
+
+    # Both views lie floors above and import agents, so they are found by name at first use.
+
+    @classmethod
+    def as_endpoint(cls, *, permission: str = "", **config: Any) -> Callable[..., Any]:
+        """Return a view that runs the agent and answers with JSON when the run has ended.
+
+        It asks for a login and, if given, a Django ``permission`` such as ``"shop.ask"``.
+        """
+        endpoint: Any = import_string("mlango.serve.json.endpoint")
+        return endpoint(cls(**config), permission)  # type: ignore[no-any-return]
+
+    @classmethod
+    def as_stream_endpoint(cls, *, permission: str = "", **config: Any) -> Callable[..., Any]:
+        """Return a view that answers with the run's events as they happen; see as_endpoint."""
+        endpoint: Any = import_string("mlango.serve.sse.endpoint")
+        return endpoint(cls(**config), permission)  # type: ignore[no-any-return]
+
     # -- telling about itself -----------------------------------------------------------------
 
     def summary(self) -> dict[str, Any]:
@@ -120,7 +143,7 @@ class Agent:
                 tool.name for tool in (*meta.tools, *meta.methods) if isinstance(tool, Tool)
             ],
             "memory": type(memory).__name__ if memory else "NullMemory",
-            "max_steps": resolved_limits(meta).max_steps,
+            "max_steps": defaults_of(type(self)).limits.max_steps,
             "fingerprint": meta.fingerprint(),
         }
 

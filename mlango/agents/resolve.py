@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 
+from mlango.agents.defaults import Defaults, defaults_of, set_or
 from mlango.agents.memory.null import NullMemory
 from mlango.agents.prices import price, warm
 from mlango.agents.providers.routing import resolve
@@ -16,7 +17,7 @@ from mlango.core.context import Context
 from mlango.core.journal import Journal
 from mlango.core.memory import Memory, SessionKey, owner_key
 from mlango.core.messages import check_messages, content_parts, text_of, user_messages
-from mlango.core.options import UNSET, Limits, Options, is_count
+from mlango.core.options import Options, is_count
 from mlango.core.provider import Message
 from mlango.core.run import Run
 from mlango.core.threads import in_thread
@@ -55,7 +56,8 @@ def run_for(agent: Agent, message: Any, options: dict[str, Any], call: Call | No
     said = user_messages(message, given["images"], given["files"])
     check_input(said)
     meta = agent._meta
-    limits = resolved_limits(meta)
+    defaults = defaults_of(type(agent))
+    limits = defaults.limits
     if given["max_steps"] is not None:
         if not is_count(given["max_steps"]):
             raise Misused(f"max_steps must be a positive number, not {given['max_steps']!r}.")
@@ -70,15 +72,15 @@ def run_for(agent: Agent, message: Any, options: dict[str, Any], call: Call | No
         said=said,
         toolbox=Toolbox(),
         limits=limits,
-        request_options=_request_options(meta, extra),
-        journal=_journal(meta),
+        request_options=_request_options(defaults, extra),
+        journal=_journal(defaults),
         memory=memory,
         memory_key=key,
         turn=_turn(meta, given, user),
         price=price,
         history=_history(given["history"]),
         disclose_errors=_disclose(meta),
-        capture_content=_set(meta.capture_content, settings.CAPTURE_CONTENT),
+        capture_content=defaults.capture_content,
         steering_mode=meta.steering_mode,
         follow_up_mode=meta.follow_up_mode,
         user=user,
@@ -88,31 +90,8 @@ def run_for(agent: Agent, message: Any, options: dict[str, Any], call: Call | No
         metadata=dict(given["metadata"] or {}),
     )
     _bind(run, agent, given)
-    _place(run, call)
+    place(run, call)
     return run
-
-
-def resolved_limits(meta: Options) -> Limits:
-    """Return the limits of an agent's runs: its options over the settings."""
-    return Limits(
-        max_steps=_set(meta.max_steps, settings.AGENT_MAX_STEPS),
-        run_timeout=settings.AGENT_TIMEOUT,
-        model_timeout=settings.LLM_TIMEOUT,
-        chunk_timeout=settings.LLM_CHUNK_TIMEOUT,
-        max_retries=settings.LLM_MAX_RETRIES,
-        retry_base_delay=settings.LLM_RETRY_BASE_DELAY,
-        retry_max_elapsed=settings.LLM_RETRY_MAX_ELAPSED,
-        max_parallel_tools=_set(meta.max_parallel_tools, settings.MAX_PARALLEL_TOOLS),
-        tool_timeout=settings.TOOL_TIMEOUT,
-        tool_queue_timeout=settings.TOOL_QUEUE_TIMEOUT,
-        max_tool_args_chars=settings.MAX_TOOL_ARGS_CHARS,
-        max_tool_output_chars=settings.MAX_TOOL_OUTPUT_CHARS,
-        max_history_chars=settings.MAX_MESSAGE_HISTORY_CHARS,
-    )
-
-
-def _set(value: Any, otherwise: Any) -> Any:
-    return otherwise if value is UNSET else value
 
 
 def _refuse_misspelt(agent: Agent, extra: dict[str, Any]) -> None:
@@ -160,7 +139,7 @@ def _user_of(request: Any) -> Any:
 def _memory(
     agent: Agent, given: dict[str, Any], user: Any
 ) -> tuple[Memory | None, SessionKey | None]:
-    memory = given["memory"] or _set(agent._meta.memory, None)
+    memory = given["memory"] or set_or(agent._meta.memory, None)
     if isinstance(memory, type):
         memory = memory()
     if not given["session_id"] or given["history"] is not None:
@@ -187,15 +166,11 @@ def _history(history: Any) -> list[Message]:
     return [clean_json(message) for message in history]
 
 
-def _request_options(meta: Options, extra: dict[str, Any]) -> dict[str, Any]:
-    declared = {
-        "max_tokens": meta.max_tokens,
-        "temperature": meta.temperature,
-        "stop_sequences": list(meta.stop_sequences) or None,
-        "thinking": _set(meta.thinking, settings.DEFAULT_THINKING),
-        "effort": meta.effort,
-    } | extra
-    return {name: value for name, value in declared.items() if value is not None}
+def _request_options(defaults: Defaults, extra: dict[str, Any]) -> dict[str, Any]:
+    if not extra:
+        return defaults.request_options
+    options = defaults.request_options | extra
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _disclose(meta: Options) -> bool:
@@ -204,8 +179,8 @@ def _disclose(meta: Options) -> bool:
     return meta.disclose_errors or bool(django_settings.DEBUG)
 
 
-def _journal(meta: Options) -> Journal:
-    if not _set(meta.tracing, settings.TRACING) or not apps.is_installed("mlango"):
+def _journal(defaults: Defaults) -> Journal:
+    if not defaults.is_traced:
         return Journal()
     # Rows can be imported only once the apps are loaded.
     from mlango.runtime.journal import RowJournal
@@ -257,7 +232,7 @@ def _toolbox(agent: Agent) -> Toolbox:
 
 def _set_model(run: Run, declared: Any, overridden: dict[str, Any]) -> None:
     model = overridden["model"] or declared or settings.DEFAULT_AGENT_MODEL
-    provider = overridden["provider"] or _set(run.agent._meta.provider, None)
+    provider = overridden["provider"] or set_or(run.agent._meta.provider, None)
     chosen, run.model = resolve(model, provider)
     run.provider = chosen.for_run(run)
     if not chosen.is_free:
@@ -272,7 +247,7 @@ async def _asked(method: Any, run: Run) -> Any:
     return await in_thread(method, *arguments)
 
 
-def _place(run: Run, call: Call | None) -> None:
+def place(run: Run, call: Call | None = None) -> None:
     """Give the run the thread for its blocking work: the waiting caller's, or its own."""
     if call is not None:
         run.context = call.context.copy()

@@ -104,13 +104,10 @@ class Batch:
         self.run = run
         lookup = run.toolbox.get
         self.jobs = [Job(call, lookup(call.name), run.next_ordering()) for call in calls]
+        self.left = len(calls)  # the calls whose end was not told yet
         self.pending = deque(self.jobs)
         self.announced: Job | None = None
         self.running: list[Job] = []
-
-    @property
-    def is_active(self) -> bool:
-        return bool(self.pending or self.running or self.announced)
 
     def next(self) -> Event | None:
         """Go on as far as the next event and return it; None while there is none."""
@@ -123,6 +120,7 @@ class Batch:
         for job in running:
             if job.outcome is not None:
                 running.remove(job)
+                self.left -= 1
                 return finished(run, job.outcome)
         if not self.pending:
             return None
@@ -204,6 +202,7 @@ class Batch:
 
     def _skip(self, job: Job) -> Event:
         run = self.run
+        self.left -= 1
         if run.aborted or run.status != "running":
             return finished(run, job.end(CANCELLED, "cancelled"))
         return finished(run, job.end(SKIPPED, "skipped"))

@@ -152,7 +152,7 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
         elif calls:
             batch = Batch(run, calls)
             try:
-                while batch.is_active:
+                while batch.left:
                     if (told := batch.next()) is not None:
                         yield told
                     else:

@@ -1,6 +1,7 @@
 """The loop: what happens in a run, in which order, however it ends."""
 
 import asyncio
+import sys
 import threading
 
 import pytest
@@ -550,3 +551,58 @@ def test_a_message_that_says_nothing_is_refused(message):
 def test_a_misspelt_option_is_refused():
     with pytest.raises(Misused, match="Did you mean 'session_id'"):
         run(["x"], sesion_id="1")
+
+
+class TestCost:
+    """A step's cost must not grow with the run. Calls are counted: load does not change them."""
+
+    @staticmethod
+    def calls(steps):
+        script = [ToolCall(f"call_{i}", "add", f'{{"a": {i}, "b": 1}}') for i in range(steps)]
+        replies = iter([*(Completion(tool_calls=[call]) for call in script), Completion("done")])
+
+        class Answers(Provider):
+            name = "answers"
+            offline = True
+
+            async def acomplete(self, **request):
+                return next(replies)
+
+        @tool
+        async def add(a: int, b: int) -> int:
+            """Add."""
+            return a + b
+
+        class Counted(Agent):
+            class Meta:
+                model = "answers"
+                tools = [add]
+                tracing = False
+                max_steps = None
+
+        counted = 0
+
+        def count(frame, event, argument):
+            nonlocal counted
+            counted += event in ("call", "c_call")
+
+        async def main():
+            sys.setprofile(count)
+            try:
+                await Counted().arun("Add.", provider=Answers())
+            finally:
+                sys.setprofile(None)
+
+        asyncio.run(main())
+        return counted
+
+    def test_a_step_takes_as_many_calls_late_as_early(self):
+        self.calls(2)
+        early = self.calls(40) - self.calls(20)
+        late = self.calls(220) - self.calls(200)
+        assert late <= early * 1.1
+
+    @pytest.mark.skipif(sys.version_info < (3, 12), reason="no eager tasks: more calls")
+    def test_a_step_takes_few_calls(self):
+        self.calls(2)
+        assert (self.calls(40) - self.calls(20)) / 20 <= 150

@@ -1,0 +1,82 @@
+"""What holds for every run of an agent: its options over the settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+
+from mlango.conf import settings
+from mlango.core.options import UNSET, Limits, Options
+
+if TYPE_CHECKING:
+    from mlango.agents.agent import Agent
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a run of an agent has unless it is told otherwise."""
+
+    meta: Options
+    version: int
+    limits: Limits
+    request_options: dict[str, Any]
+    is_traced: bool
+    capture_content: bool
+
+
+def defaults_of(kind: type[Agent]) -> Defaults:
+    """Return the defaults of a class of agents, made anew when the settings have changed."""
+    known: Defaults | None = vars(kind).get("_defaults")
+    version = settings.version()
+    if known is None or known.version != version or known.meta is not kind._meta:
+        known = _made(kind._meta, version)
+        kind._defaults = known
+    return known
+
+
+def _made(meta: Options, version: int) -> Defaults:
+    return Defaults(
+        meta=meta,
+        version=version,
+        limits=resolved_limits(meta),
+        request_options=_request_options(meta),
+        is_traced=set_or(meta.tracing, settings.TRACING) and apps.is_installed("mlango"),
+        capture_content=set_or(meta.capture_content, settings.CAPTURE_CONTENT),
+    )
+
+
+def resolved_limits(meta: Options) -> Limits:
+    """Return the limits of an agent's runs."""
+    return Limits(
+        max_steps=set_or(meta.max_steps, settings.AGENT_MAX_STEPS),
+        run_timeout=settings.AGENT_TIMEOUT,
+        model_timeout=settings.LLM_TIMEOUT,
+        chunk_timeout=settings.LLM_CHUNK_TIMEOUT,
+        max_retries=settings.LLM_MAX_RETRIES,
+        retry_base_delay=settings.LLM_RETRY_BASE_DELAY,
+        retry_max_elapsed=settings.LLM_RETRY_MAX_ELAPSED,
+        max_parallel_tools=set_or(meta.max_parallel_tools, settings.MAX_PARALLEL_TOOLS),
+        tool_timeout=settings.TOOL_TIMEOUT,
+        tool_queue_timeout=settings.TOOL_QUEUE_TIMEOUT,
+        max_tool_args_chars=settings.MAX_TOOL_ARGS_CHARS,
+        max_tool_output_chars=settings.MAX_TOOL_OUTPUT_CHARS,
+        max_history_chars=settings.MAX_MESSAGE_HISTORY_CHARS,
+    )
+
+
+def _request_options(meta: Options) -> dict[str, Any]:
+    declared = {
+        "max_tokens": meta.max_tokens,
+        "temperature": meta.temperature,
+        "stop_sequences": list(meta.stop_sequences) or None,
+        "thinking": set_or(meta.thinking, settings.DEFAULT_THINKING),
+        "effort": meta.effort,
+    }
+    return {name: value for name, value in declared.items() if value is not None}
+
+
+def set_or(value: Any, otherwise: Any) -> Any:
+    """Return the value of an option, or ``otherwise`` where it was not set."""
+    return otherwise if value is UNSET else value
