@@ -170,4 +170,5 @@ async def profile():
     pstats.Stats(profiler).sort_stats("tottime").print_stats(35)
 
 
-asyncio.run(profile() if sys.argv[1:] == ["profile"] else main())
+if __name__ == "__main__":
+    asyncio.run(profile() if sys.argv[1:] == ["profile"] else main())
