@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from django.utils.module_loading import import_string
+
+from mlango.agents.resolve import place
 from mlango.core.events import Event, Started, StepFinished, ToolCalled
 from mlango.core.loop import iterate
 from mlango.core.run import FAILED, AgentRun, Run
 from mlango.core.signals import agent_finished, agent_started, agent_step, tool_called
 from mlango.exceptions import ProviderError, RunError
 from mlango.runtime.sync import Call
+
+if TYPE_CHECKING:
+    from django.http import StreamingHttpResponse
 
 SIGNALS = (agent_started, agent_step, tool_called, agent_finished)
 
@@ -53,6 +60,20 @@ class AsyncRunStream(Steerable):
 
     def __anext__(self) -> Any:
         return self._events.__anext__()
+
+    def as_response(self) -> StreamingHttpResponse:
+        """Return the events as server-sent events, for an async view under ASGI to return.
+
+        Call it in the view; the run begins when the server reads.
+        """
+        # Serving lies floors above, so it is found by name.
+        response: Any = import_string("mlango.serve.sse.response")
+        return response(self)  # type: ignore[no-any-return]
+
+    def enter_context(self) -> None:
+        """Go on in the caller's context; where the stream was made may be over."""
+        self._run.context = contextvars.copy_context()
+        place(self._run)
 
     async def aclose(self) -> None:
         """Stop the run if it still goes on, and store it."""

@@ -1,0 +1,211 @@
+"""What every endpoint does first: who asks, what is asked, and is it allowed.
+
+To add an endpoint, write the coroutine that answers an Ask, and give it to ``view``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django.contrib.auth.decorators import login_not_required
+from django.core.handlers.asgi import ASGIRequest
+from django.db import connections, transaction
+from django.http import HttpRequest, HttpResponse
+from django.http.request import UnreadablePostError
+from django.http.response import HttpResponseBase
+from django.middleware.csrf import CsrfViewMiddleware
+from django.views.decorators.csrf import csrf_exempt
+
+from mlango.conf import settings
+from mlango.core.threads import in_thread
+from mlango.core.values import parse_json
+from mlango.exceptions import Misconfigured, Misused, did_you_mean
+from mlango.runtime.sync import close_connections
+from mlango.serve.problems import Problem
+
+if TYPE_CHECKING:
+    from mlango.agents.agent import Agent
+
+logger = logging.getLogger("mlango.serve")
+
+View = Callable[..., Awaitable[HttpResponseBase]]
+V = TypeVar("V", bound=View)
+
+FIELDS = ("message", "session_id")
+JSON_TYPE = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A checked request: run ``agent`` with ``message`` for the user of ``request``."""
+
+    agent: Agent
+    request: HttpRequest
+    user: Any
+    message: str
+    session_id: str = ""
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the server reads the answer on its event loop."""
+        return is_asgi(self.request)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the run; sessions and traces belong to the user."""
+        return {"user": self.user, "request": self.request, "session_id": self.session_id}
+
+
+def view(
+    answer: Callable[[Ask], Awaitable[HttpResponseBase]], agent: Agent, permission: str
+) -> View:
+    """Return a view that checks a request, has it answered, and tells what is wrong with it."""
+
+    async def endpoint(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        try:
+            check_request(request)
+            user = await in_thread(user_of, request, permission)
+            return await answer(Ask(agent, request, user, **fields_of(request)))
+        except Misused as error:
+            return Problem(400, str(error)).response()
+        except Misconfigured:
+            problem = Problem(500, "The agent is not set up; the server's log tells why.")
+            logger.exception("%s: %s is not set up.", problem.id, agent._meta.label)
+            return problem.response()
+        except Problem as problem:
+            return problem.response()
+
+    endpoint.__name__ = endpoint.__qualname__ = type(agent).__name__
+    endpoint.__doc__ = agent._meta.description
+    # Who is not logged in, or sends no token, gets a problem document from here, not a page
+    # from the middleware; user_of() asks for both, with and without that middleware.
+    return never_atomic(csrf_exempt(login_not_required(endpoint)))
+
+
+def never_atomic(view: V) -> V:
+    """Keep ATOMIC_REQUESTS off: Django refuses async views in it, and a run would hold it long."""
+    for alias in connections:
+        view = transaction.non_atomic_requests(using=alias)(view)
+    return view
+
+
+def is_asgi(request: HttpRequest) -> bool:
+    """Return whether an ASGI server sent this request."""
+    return isinstance(request, ASGIRequest)
+
+
+def check_request(request: HttpRequest) -> None:
+    """Raise a Problem for a request whose head is wrong."""
+    if request.method != "POST":
+        detail = f"{request.method} is not allowed here. Use POST."
+        raise Problem(405, detail, headers={"Allow": "POST"})
+    if request.content_type != JSON_TYPE:
+        detail = f"The content type must be {JSON_TYPE!r}, not {request.content_type!r:.100}."
+        raise Problem(415, detail)
+
+
+def user_of(request: HttpRequest, permission: str) -> Any:
+    """Return who asks; raise a Problem unless logged in, by this site, and permitted.
+
+    Asks the database, so call it where the ORM may be used.
+    """
+    try:
+        return permitted(request, permission)
+    finally:
+        # The run has a thread of its own. This one waits, for minutes perhaps, and should
+        # not hold a connection meanwhile.
+        if is_asgi(request):
+            close_connections()
+
+
+def permitted(request: HttpRequest, permission: str) -> Any:
+    """Return the user of a session; raise a Problem if that is nobody or may not do this."""
+    user = request.user
+    if not user.is_authenticated:
+        raise Problem(401, "Log in first.", headers={"WWW-Authenticate": "Session"})
+    check_csrf(request)
+    if permission and not user.has_perm(permission):
+        raise Problem(403, f"This needs the permission {permission!r}.")
+    return user
+
+
+class Csrf(CsrfViewMiddleware):
+    """Tells what is wrong instead of answering with a page."""
+
+    def _reject(self, request: HttpRequest, reason: str) -> Any:
+        raise Problem(403, f"CSRF check: {reason}")
+
+
+def check_csrf(request: HttpRequest) -> None:
+    """Raise a Problem unless a page of this site sent the request."""
+
+    def nothing(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    check = Csrf(nothing)
+    check.process_request(request)
+    check.process_view(request, nothing, (), {})
+
+
+def fields_of(request: HttpRequest) -> dict[str, str]:
+    """Return the fields of the JSON object in the body; raise a Problem if one is wrong."""
+    fields = parsed(body_of(request))
+    for name, value in fields.items():
+        check_field(name, value)
+    if not fields.get("message", "").strip():
+        raise Problem(400, "The field 'message' must hold the text to answer.")
+    return fields
+
+
+def check_field(name: str, value: Any) -> None:
+    """Raise a Problem for a field that is unknown or of another type."""
+    if name in ("files", "images"):
+        raise Problem(400, f"The field {name!r} is not taken yet. Send text as 'message'.")
+    if name not in FIELDS:
+        hint = did_you_mean(name, FIELDS)
+        known = ", ".join(FIELDS)
+        raise Problem(400, f"There is no field {name!r:.100}.{hint} Fields are: {known}.")
+    if not isinstance(value, str):
+        raise Problem(400, f"The field {name!r} must be a string.")
+
+
+def parsed(body: bytes) -> dict[str, Any]:
+    """Return the JSON object that a body holds."""
+    try:
+        value = parse_json(body)
+    except ValueError as error:
+        raise Problem(400, f"The body cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise Problem(400, "The body must be a JSON object.")
+    return value
+
+
+def body_of(request: HttpRequest) -> bytes:
+    """Return the body; raise a Problem if it is too large, whatever its header says."""
+    limit = settings.MAX_HTTP_BODY_BYTES
+    if limit is not None and declared_length(request) > limit:
+        raise too_large(limit)
+    try:
+        # Not request.body: DATA_UPLOAD_MAX_MEMORY_SIZE is meant for forms.
+        body = request.read() if limit is None else request.read(limit + 1)
+    except UnreadablePostError as error:
+        raise Problem(400, "The body could not be read to its end.") from error
+    if limit is not None and len(body) > limit:
+        raise too_large(limit)
+    return body
+
+
+def declared_length(request: HttpRequest) -> int:
+    """Return what Content-Length says; 0 if that is no number."""
+    try:
+        return int(request.META.get("CONTENT_LENGTH") or 0)
+    except ValueError:
+        return 0
+
+
+def too_large(limit: int) -> Problem:
+    """Return the Problem of a body with more than ``limit`` bytes."""
+    return Problem(413, f"The body has more than {limit} bytes (MAX_HTTP_BODY_BYTES).")
