@@ -52,7 +52,7 @@ class Asked(Agent):
 class Broken(Agent):
     class Meta:
         app_label = "served"
-        provider = ScriptedProvider
+        provider = ScriptedProvider()
 
     def get_model(self):
         raise ValueError(SECRET)
@@ -66,10 +66,9 @@ class Limited(Agent):
         raise RateLimited(SECRET, provider="x", status=429)
 
 
-class Unset(Agent):
+class Plain(Agent):
     class Meta:
         app_label = "served"
-        provider = "no-such-provider"
 
 
 class Waiting(ScriptedProvider):
@@ -124,8 +123,8 @@ urlpatterns = [
     path("broken/", Broken.as_endpoint()),
     path("broken/stream/", Broken.as_stream_endpoint()),
     path("limited/", Limited.as_endpoint()),
-    path("unset/", Unset.as_endpoint()),
-    path("unset/stream/", Unset.as_stream_endpoint()),
+    path("plain/", Plain.as_endpoint()),
+    path("plain/stream/", Plain.as_stream_endpoint()),
     path("slow/", Slow.as_endpoint()),
     path("slow/stream/", Slow.as_stream_endpoint()),
     path("chatty/stream/", Chatty.as_stream_endpoint()),

@@ -131,8 +131,9 @@ class FailureTests(Posting, TestCase):
 
         self.assert_problem(response, 409, "Another run has the turn of the session 's1'")
 
+    @override_settings(MLANGO={"DEFAULT_PROVIDER": "no-such-provider"})
     def test_an_agent_that_is_not_set_up_is_told_to_the_log_only(self):
-        for url in ("/unset/", "/unset/stream/"):
+        for url in ("/plain/", "/plain/stream/"):
             with self.assertLogs("mlango.serve", "ERROR") as logs:
                 response = self.post(url)
 
