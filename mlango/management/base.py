@@ -8,13 +8,13 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from mlango.management.terminal import Screen
+from mlango.management.terminal import Screen, wants_colors
 
 
 class TerminalCommand(BaseCommand):
     """Gives a command two Screens, and an exit code for what it returns.
 
-    Nothing is coloured, and a reader who leaves early, such as ``head``, is no error.
+    A reader who leaves early, such as ``head``, is no error.
     """
 
     requires_system_checks: list[str] = []
@@ -27,7 +27,10 @@ class TerminalCommand(BaseCommand):
         self.stderr.style_func = None  # Django would colour it, whatever NO_COLOR says
 
     def handle(self, *args: Any, **options: Any) -> None:
-        self.out, self.err = Screen(self.stdout), Screen(self.stderr)
+        self.out, self.err = (
+            Screen(each, colored=wants_colors(each, options))
+            for each in (self.stdout, self.stderr)
+        )
         try:
             code = self.perform(options)
         except BrokenPipeError:

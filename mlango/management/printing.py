@@ -20,7 +20,7 @@ from mlango.core.messages import text_of
 from mlango.core.run import AgentRun
 from mlango.core.values import dumps
 from mlango.exceptions import MlangoError
-from mlango.management.terminal import Screen, one_line
+from mlango.management.terminal import DIM, RED, Screen, one_line
 
 
 class Printer(Protocol):
@@ -60,18 +60,19 @@ class TextPrinter:
         elif isinstance(event, Thinking | ToolCalled):
             self._out.fresh_line()
         if self._show_steps and (line := step_line(event)):
-            self._err.line(line)
+            self._err.short_line(line, RED if _is_error(event) else DIM)
 
     def end(self, result: AgentRun, error: BaseException | None) -> None:
         if result.text and not self._has_text:
             self._out.write(result.text)
         self._out.fresh_line()
         if result.error:
-            self._err.line(result.error if error is None else reason(error))
+            self._err.line(result.error if error is None else reason(error), RED)
         tokens = result.usage.total_tokens
         self._err.line(
             f"{counted(result.steps, 'step')} · {counted(tokens, 'token')} · "
-            f"trace {result.trace_uuid[:8]}"
+            f"trace {result.trace_uuid[:8]}",
+            DIM,
         )
 
 
@@ -105,6 +106,20 @@ def step_line(event: Event) -> str:
         case ArtifactAdded():
             return f"· {event.name} ({event.mime_type}, {counted(event.size, 'byte')})"
     return ""
+
+
+def awaited(event: Event) -> str:
+    """Return what is waited for after an event, or an empty string if that does not change."""
+    match event:
+        case Thinking():
+            return event.model or "the model"
+        case ToolCalled():
+            return one_line(event.name)
+    return ""
+
+
+def _is_error(event: Event) -> bool:
+    return isinstance(event, ToolFinished) and event.is_error
 
 
 def _written(arguments: object) -> str:

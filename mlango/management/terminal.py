@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import unicodedata
+from collections.abc import Mapping
+
 from django.core.management.base import CommandError, OutputWrapper
 
 # The states of the Sanitizer: in plain text, or inside what began with ...
@@ -11,10 +16,24 @@ BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u
 HIDDEN = "\ufffd"
 MAX_LINE = 200  # characters of a tool's arguments or result in one line about it
 
+RED, GREEN, DIM = "31", "32", "2"
+
 # For a terminal that cannot show them.
 SYMBOLS = str.maketrans(
     {"✓": "+", "✗": "x", "→": ">", "·": "-", "…": "...", "│": "|", "├": "|", "└": "`", "─": "-"}
 )
+
+
+def wants_colors(out: OutputWrapper, options: Mapping[str, object]) -> bool:
+    """Return whether to colour what is written; who runs the command has the last word."""
+    if options.get("force_color") or options.get("no_color"):
+        return bool(options.get("force_color"))
+    return out.isatty() and "NO_COLOR" not in os.environ and not is_dumb()
+
+
+def is_dumb() -> bool:
+    """Return whether the terminal can do no more than print."""
+    return os.environ.get("TERM") == "dumb"
 
 
 class Sanitizer:
@@ -98,10 +117,13 @@ def one_line(text: str, limit: int = MAX_LINE) -> str:
 class Screen:
     """Writes to a command's stdout or stderr what may be shown there."""
 
-    def __init__(self, out: OutputWrapper) -> None:
+    def __init__(self, out: OutputWrapper, *, colored: bool = False) -> None:
+        self.is_terminal = out.isatty()
+        self.in_line = False
         self._out = out
+        self._colored = colored
         self._sanitizer = Sanitizer()
-        self._in_line = False
+        self._live = ""
         # The wrapper hides the encoding of what it wraps.
         self._encoding = getattr(out._out, "encoding", None) or "utf-8"
 
@@ -109,21 +131,43 @@ class Screen:
         """Write a piece of a longer text."""
         if text := self._sanitizer.feed(chunk):
             self._put(text)
-            self._in_line = not text.endswith("\n")
+            self.in_line = not text.endswith("\n")
 
     def fresh_line(self) -> None:
         """End the text written so far, and its line if it has not ended."""
         self._sanitizer = Sanitizer()
-        if self._in_line:
+        if self.in_line:
             self._put("\n")
-            self._in_line = False
+            self.in_line = False
 
-    def line(self, text: str) -> None:
+    def line(self, text: str, color: str = "") -> None:
         """Write a text that is a line, or several, of its own."""
         self.fresh_line()
-        self._put(f"{sanitize(text)}\n")
+        shown = sanitize(text)
+        if color and self._colored:
+            shown = f"\x1b[{color}m{shown}\x1b[0m"
+        self._put(f"{shown}\n")
+
+    def short_line(self, text: str, color: str = "") -> None:
+        """Write one line, no wider than a terminal."""
+        self.line(cut(text, columns()) if self.is_terminal else text, color)
+
+    def live(self, text: str) -> None:
+        """Write a line that the next one takes the place of."""
+        self.erase()
+        live = cut(text, columns() - 1)
+        self._put(live)
+        self._live = live
+
+    def erase(self) -> None:
+        """Take a live line away."""
+        if self._live:
+            blank, self._live = " " * width(self._live), ""
+            self._put(f"\r{blank}\r")
 
     def _put(self, text: str) -> None:
+        if self._live:
+            self.erase()
         try:
             self._out.write(self._fitting(text), ending="")
             self._out.flush()
@@ -139,3 +183,31 @@ class Screen:
             plain = text.translate(SYMBOLS)
             return plain.encode(self._encoding, "replace").decode(self._encoding)
         return text
+
+
+def columns() -> int:
+    """Return how wide the terminal is, or what COLUMNS says."""
+    return shutil.get_terminal_size().columns
+
+
+def width(text: str) -> int:
+    """Return how many columns of a terminal a line takes."""
+    return sum(map(_columns_of, text))
+
+
+def _columns_of(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def cut(text: str, limit: int) -> str:
+    """Return a line that is at most ``limit`` columns wide."""
+    if width(text) <= limit:
+        return text
+    used = 0
+    for place, char in enumerate(text):
+        used += _columns_of(char)
+        if used >= limit:
+            return f"{text[:place]}…"
+    return text

@@ -1,4 +1,5 @@
 import io
+from contextlib import suppress
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -28,6 +29,29 @@ class Terminal:
 @pytest.fixture
 def manage():
     return Terminal()
+
+
+class Tty(io.StringIO):
+    """The screen of a terminal."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Run a command at a terminal of 40 columns, and return what is seen on stderr."""
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def run(*arguments):
+        err = Tty()
+        with suppress(SystemExit):
+            call_command(*arguments, stdout=io.StringIO(), stderr=err)
+        return err.getvalue()
+
+    return run
 
 
 class Stdin(io.StringIO):

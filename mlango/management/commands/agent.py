@@ -17,13 +17,13 @@ from mlango.conf import settings
 from mlango.core.options import UNSET
 from mlango.exceptions import MlangoError
 from mlango.management.base import TerminalCommand, count
-from mlango.management.endings import INTERRUPTED, OK, USAGE, exit_code
+from mlango.management.chat import Chat, Left
+from mlango.management.endings import INTERRUPTED, USAGE, exit_code
 from mlango.management.interrupts import Interrupts
-from mlango.management.printing import JsonPrinter, Printer, TextPrinter
+from mlango.management.printing import JsonPrinter, Printer, TextPrinter, awaited
+from mlango.management.waiting import Waiting
 from mlango.runtime.registry import registry
 
-LEAVE = ("exit", "quit", ":q")
-PROMPT = "you> "
 STDIN = "-"
 
 
@@ -32,14 +32,6 @@ class MixedParser(CommandParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         return self.parse_intermixed_args(args, namespace)
-
-
-class Left(Exception):
-    """The user leaves the chat; ``code`` is the exit code."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
 
 
 class Command(TerminalCommand):
@@ -88,7 +80,7 @@ class Command(TerminalCommand):
         if message is None and options["json"]:
             raise CommandError("--json needs a message: a chat is for people.", returncode=USAGE)
         if message is None:
-            return self._chat(agent, {"session_id": "cli"} | chosen, options)
+            return self._chat(agent, chosen, options)
         try:
             return self._ask(agent, message, chosen, options)
         except Left as left:
@@ -106,9 +98,11 @@ class Command(TerminalCommand):
         interrupts = Interrupts(stream, self.err)
         try:
             # If printing fails, the run is stopped and stored before the signals are let go.
-            with interrupts, closing(stream):
+            with interrupts, closing(stream), Waiting(self.out, self.err) as waiting:
                 for event in stream:
-                    printer.show(event)
+                    with waiting.interrupted():
+                        printer.show(event)
+                        waiting.what = awaited(event) or waiting.what
         except KeyboardInterrupt:
             raise Left(INTERRUPTED) from None
         result, failure = stream.run, stream._run.exception
@@ -117,56 +111,16 @@ class Command(TerminalCommand):
             raise Left(interrupts.code)
         return interrupts.code or exit_code(result, failure)
 
+    def _chat(self, agent: Agent, chosen: dict[str, Any], options: dict[str, Any]) -> int:
+        def ask(message: str, chosen: dict[str, Any]) -> int:
+            return self._ask(agent, message, chosen, options)
+
+        return Chat(agent, ask, chosen, self.err, self.stderr).run()
+
     def _printer(self, options: dict[str, Any]) -> Printer:
         if options["json"]:
             return JsonPrinter(self.out)
         return TextPrinter(self.out, self.err, show_steps=options["show_steps"])
-
-    def _chat(self, agent: Agent, chosen: dict[str, Any], options: dict[str, Any]) -> int:
-        """Ask for messages until the user leaves; what goes wrong is told, and no end."""
-        self.err.line(f"{agent._meta.label}. Leave with {', '.join(LEAVE)} or Ctrl-D.")
-        try:
-            while True:
-                message = self._prompt()
-                try:
-                    self._ask(agent, message, chosen, options)
-                except CommandError as error:
-                    self.err.line(str(error))
-                # They belong to the first message and are in the session from then on.
-                chosen.pop("files", None)
-        except Left as left:
-            return left.code
-
-    def _prompt(self) -> str:
-        """Return what the user types next, which is not empty."""
-        interrupted = False
-        while True:
-            try:
-                message = self._input().strip()
-            except EOFError:
-                self.err.line("")
-                raise Left(OK) from None
-            except KeyboardInterrupt:
-                self.err.line("")
-                if interrupted:
-                    raise Left(INTERRUPTED) from None
-                interrupted = True
-                self.err.line("Press Ctrl-C again or Ctrl-D to leave.")
-                continue
-            if message in LEAVE:
-                raise Left(OK)
-            if message:
-                return message
-
-    def _input(self) -> str:
-        if sys.stdout.isatty():
-            return input(PROMPT)
-        # input() would write the prompt to stdout, which is kept for the answer.
-        self.stderr.write(PROMPT, ending="")
-        self.stderr.flush()
-        if line := sys.stdin.readline():
-            return line
-        raise EOFError
 
 
 def _message(words: list[str]) -> str | None:

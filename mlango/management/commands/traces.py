@@ -13,6 +13,7 @@ from mlango.agents.traces import get_trace
 from mlango.exceptions import TraceNotFound
 from mlango.management.base import TerminalCommand, count
 from mlango.management.endings import OK
+from mlango.management.terminal import RED
 from mlango.management.trees import BAD, headline, lines_of
 from mlango.models import Span, Trace
 
@@ -48,7 +49,10 @@ class Command(TerminalCommand):
     def _list(self, options: dict[str, Any]) -> None:
         traces = _chosen(options)[: options["limit"]]
         for trace in traces:
-            self.out.line(json.dumps(trace.describe()) if options["json"] else headline(trace))
+            if options["json"]:
+                self.out.line(json.dumps(trace.describe()))
+            else:
+                self.out.short_line(headline(trace), _color(trace))
         if not traces:
             self.err.line("There is no such trace.")
 
@@ -56,8 +60,13 @@ class Command(TerminalCommand):
         if options["json"]:
             self.out.line(json.dumps(described(trace)))
             return
+        write = self.out.line if options["full"] else self.out.short_line
         for line in lines_of(trace, full=options["full"]):
-            self.out.line(line)
+            write(line, RED if line.lstrip("│├└─ ").startswith("✗") else "")
+
+
+def _color(trace: Trace) -> str:
+    return RED if trace.status in BAD else ""
 
 
 def _chosen(options: dict[str, Any]) -> QuerySet[Trace]:
