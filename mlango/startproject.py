@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ from django.core.management.utils import get_random_secret_key
 from mlango.exceptions import Misused
 
 PLACEHOLDER = "insecure-key-of-the-template"
+# It must do for a distribution and for a package that any system can import.
+NAME = re.compile(r"[A-Za-z]([A-Za-z0-9_]*[A-Za-z0-9])?")
 LITTER = shutil.ignore_patterns("__pycache__", "*.pyc", "*.sqlite3*", ".pytest_cache")
 
 
@@ -24,8 +27,11 @@ def template() -> Path:
 
 def start_project(name: str, folder: str | None = None) -> Path:
     """Write a new project and return its folder. Raise Misused where that cannot be."""
-    if not name.isidentifier() or keyword.iskeyword(name):
-        raise Misused(f"{name!r} cannot name a project: it must be a Python identifier.")
+    if not NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise Misused(
+            f"{name!r} cannot name a project. Use ASCII letters, digits and underscores: "
+            f"a letter first, no underscore last, and no keyword of Python."
+        )
     target = Path(folder or name).resolve()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise Misused(f"{str(target)!r} is not an empty folder. Choose another name or folder.")

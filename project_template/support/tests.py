@@ -1,14 +1,24 @@
-"""The support agent, tested without a model."""
+"""The support agent, tested without a model.
+
+The cassettes are files of recorded model calls. To record one anew, delete it and ask again:
+
+    python manage.py agent support.Support "How do I return an item?" \\
+        --record support/cassettes/returns.jsonl
+"""
+
+from pathlib import Path
 
 from django.test import TestCase
 
-from mlango.agents.providers import ScriptedProvider, ToolCall
+from mlango.agents.providers import ReplayProvider, ScriptedProvider, ToolCall
 from support.agents import Support
+
+CASSETTES = Path(__file__).parent / "cassettes"
 
 
 class SupportTests(TestCase):
     def test_the_agent_answers_from_the_orders(self):
-        run = Support().run("Where is order 1002?")
+        run = Support().run("Where is order 1002?", provider="echo")
 
         self.assertIn("Order 1002 is on its way", run.output)
         self.assertEqual(run.tools_used, ["answer_from_desk"])
@@ -21,7 +31,16 @@ class SupportTests(TestCase):
         self.assertEqual(run.tool_results[0].content, "There is no order 9.")
         self.assertEqual(run.output, "Sorry.")
 
+    def test_a_recorded_model_answers_from_the_articles(self):
+        model = ReplayProvider(CASSETTES / "returns.jsonl")
+
+        run = Support().run("How do I return an item?", provider=model)
+
+        self.assertIn("within 30 days", run.output)
+        self.assertEqual(run.tools_used, ["answer_from_desk"])
+        model.assert_all_used()
+
     def test_every_call_is_in_the_trace(self):
-        run = Support().run("Where is order 1002?")
+        run = Support().run("Where is order 1002?", provider="echo")
 
         self.assertEqual([span.kind for span in run.trace.spans.all()], ["llm", "tool", "llm"])

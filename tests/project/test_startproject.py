@@ -1,6 +1,7 @@
 """A new project works as it is written."""
 
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -11,11 +12,11 @@ from mlango.exceptions import Misused
 from mlango.startproject import main, start_project
 
 
-def run(folder, *arguments):
+def run(folder, *arguments, program=("manage.py",)):
     environment = {k: v for k, v in os.environ.items() if k != "DJANGO_SETTINGS_MODULE"}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     return subprocess.run(
-        [sys.executable, "manage.py", *arguments],
+        [sys.executable, *program, *arguments],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -36,6 +37,30 @@ def test_a_new_project_checks_migrates_answers_and_passes_its_tests(tmp_path):
     assert "insecure-key-of-the-template" not in (folder / "config" / "settings.py").read_text()
 
 
+def test_the_cassette_of_a_new_project_is_what_its_readme_records(tmp_path):
+    folder = start_project("shop", str(tmp_path / "shop"))
+    cassette = folder / "support" / "cassettes" / "returns.jsonl"
+    recorded = cassette.read_text()
+    cassette.unlink()
+    command = next(
+        line for line in (folder / "README.md").read_text().splitlines() if "--record" in line
+    )
+
+    run(folder, "migrate", "--verbosity", "0")
+    run(folder, *shlex.split(command)[2:])
+
+    assert cassette.read_text() == recorded
+
+
+def test_pytest_runs_the_tests_of_a_new_project_without_a_warning(tmp_path):
+    folder = start_project("shop", str(tmp_path / "shop"))
+
+    done = run(folder, program=["-m", "pytest", "-q", "-p", "no:cacheprovider"])
+
+    assert "4 passed" in done.stdout
+    assert "arning" not in done.stdout + done.stderr
+
+
 def test_a_new_project_has_its_own_name(tmp_path):
     folder = start_project("shop", str(tmp_path / "shop"))
 
@@ -45,8 +70,8 @@ def test_a_new_project_has_its_own_name(tmp_path):
     assert project["dependencies"] == ["django-mlango"]
 
 
-@pytest.mark.parametrize("name", ["class", "2fast", "a-b", ""])
-def test_a_name_that_is_no_identifier_is_refused(name, tmp_path):
+@pytest.mark.parametrize("name", ["class", "2fast", "a-b", "", "é", "_x", "x_", "a b", "x\n", "µ"])
+def test_a_name_that_no_package_can_have_is_refused(name, tmp_path):
     with pytest.raises(Misused, match="cannot name a project"):
         start_project(name, str(tmp_path / "x"))
 
