@@ -10,8 +10,8 @@ import asyncio
 import ratios
 from agents import PROMPT, TracedAdder, bare_run, client, streamed
 
-from mlango.core.events import TextChunk
 from mlango.agents.providers import OpenAICompatibleProvider
+from mlango.core.events import TextChunk
 
 CHUNKS = 2000
 MODEL = f"text-{CHUNKS}"

