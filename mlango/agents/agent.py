@@ -143,7 +143,7 @@ class Agent:
                 tool.name for tool in (*meta.tools, *meta.methods) if isinstance(tool, Tool)
             ],
             "memory": type(memory).__name__ if memory else "NullMemory",
-            "max_steps": defaults_of(type(self)).limits.max_steps,
+            "max_steps": defaults_of(type(self)).bounds.max_steps,
             "fingerprint": meta.fingerprint(),
         }
 

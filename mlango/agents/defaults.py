@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django.apps import apps
 
 from mlango.conf import settings
-from mlango.core.options import UNSET, Limits, Options
+from mlango.core.options import UNSET, Bounds, Options
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
@@ -20,7 +20,7 @@ class Defaults:
 
     meta: Options
     version: int
-    limits: Limits
+    bounds: Bounds
     request_options: dict[str, Any]
     is_traced: bool
     capture_content: bool
@@ -40,16 +40,16 @@ def _made(meta: Options, version: int) -> Defaults:
     return Defaults(
         meta=meta,
         version=version,
-        limits=resolved_limits(meta),
+        bounds=resolved_bounds(meta),
         request_options=_request_options(meta),
         is_traced=set_or(meta.tracing, settings.TRACING) and apps.is_installed("mlango"),
         capture_content=set_or(meta.capture_content, settings.CAPTURE_CONTENT),
     )
 
 
-def resolved_limits(meta: Options) -> Limits:
-    """Return the limits of an agent's runs."""
-    return Limits(
+def resolved_bounds(meta: Options) -> Bounds:
+    """Return the bounds of an agent's runs."""
+    return Bounds(
         max_steps=set_or(meta.max_steps, settings.AGENT_MAX_STEPS),
         run_timeout=settings.AGENT_TIMEOUT,
         model_timeout=settings.LLM_TIMEOUT,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 
+from mlango.agents.controls import controls_for
 from mlango.agents.defaults import Defaults, defaults_of, set_or
 from mlango.agents.memory.null import NullMemory
 from mlango.agents.prices import price, warm
@@ -57,11 +58,11 @@ def run_for(agent: Agent, message: Any, options: dict[str, Any], call: Call | No
     check_input(said)
     meta = agent._meta
     defaults = defaults_of(type(agent))
-    limits = defaults.limits
+    bounds = defaults.bounds
     if given["max_steps"] is not None:
         if not is_count(given["max_steps"]):
             raise Misused(f"max_steps must be a positive number, not {given['max_steps']!r}.")
-        limits = replace(limits, max_steps=given["max_steps"])
+        bounds = replace(bounds, max_steps=given["max_steps"])
     user = given["user"] or _user_of(given["request"])
     memory, key = _memory(agent, given, user)
     run = Run(
@@ -71,13 +72,14 @@ def run_for(agent: Agent, message: Any, options: dict[str, Any], call: Call | No
         model="",
         said=said,
         toolbox=Toolbox(),
-        limits=limits,
+        bounds=bounds,
         request_options=_request_options(defaults, extra),
         journal=_journal(defaults),
         memory=memory,
         memory_key=key,
         turn=_turn(meta, given, user),
         price=price,
+        controls=controls_for(agent, given),
         history=_history(given["history"]),
         disclose_errors=_disclose(meta),
         capture_content=defaults.capture_content,

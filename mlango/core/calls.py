@@ -11,6 +11,7 @@ from time import monotonic, time
 from typing import Any
 
 from mlango.core.context import Context
+from mlango.core.controls import Halt, Parked
 from mlango.core.events import Event, ToolCalled, ToolFinished
 from mlango.core.journal import TOOL, Entry
 from mlango.core.messages import tool_message
@@ -66,6 +67,8 @@ class Job:
         "clock",
         "deadline",
         "error",
+        "is_approved",
+        "is_parked",
         "ordering",
         "outcome",
         "started_at",
@@ -79,6 +82,7 @@ class Job:
         self.tool = tool
         self.ordering = ordering
         self.started_at = self.clock = 0.0
+        self.is_approved = self.is_parked = False
         self.timeout: float | None = None
         self.deadline = NEVER
         self.task: asyncio.Task[None] | None = None
@@ -122,6 +126,10 @@ class Batch:
                 running.remove(job)
                 self.left -= 1
                 return finished(run, job.outcome)
+            if job.is_parked:
+                running.remove(job)
+                self.left -= 1
+                return self.next()
         if not self.pending:
             return None
         if self._may_start():
@@ -134,7 +142,12 @@ class Batch:
         if self.running:
             self._cancel()
         for job in self.jobs:
-            _add(self.run, job, job.outcome or job.end(CANCELLED, "cancelled"))
+            if not job.is_parked:
+                _add(self.run, job, job.outcome or job.end(CANCELLED, "cancelled"))
+
+    @property
+    def is_parked(self) -> bool:
+        return any(job.is_parked for job in self.jobs)
 
     def _may_start(self) -> bool:
         run, running = self.run, self.running
@@ -145,7 +158,7 @@ class Batch:
         tool, other = self.pending[0].tool, running[0].tool
         if (tool and not tool.parallel) or (other and not other.parallel):
             return False
-        return len(running) < run.limits.max_parallel_tools
+        return len(running) < run.bounds.max_parallel_tools
 
     def _start(self, job: Job) -> None:
         run = self.run
@@ -154,7 +167,7 @@ class Batch:
             job.end(CANCELLED, "cancelled")
             return
         job.started_at, job.clock = time(), monotonic()
-        job.timeout = (job.tool and job.tool.timeout) or run.limits.tool_timeout
+        job.timeout = (job.tool and job.tool.timeout) or run.bounds.tool_timeout
         if job.timeout is not None:
             job.deadline = job.clock + job.timeout
         job.task = start(perform(run, job), run.context)
@@ -162,7 +175,7 @@ class Batch:
     async def rest(self) -> None:
         """Wait until a job ends, a deadline passes, or someone has something to tell."""
         run = self.run
-        if any(job.outcome is not None for job in self.running):
+        if any(job.outcome is not None or job.is_parked for job in self.running):
             return
         if not run.aborted:
             deadline = min(run.deadline, *(job.deadline for job in self.running))
@@ -245,11 +258,22 @@ async def perform(run: Run, job: Job) -> None:
         if tool is None:
             job.end(run.toolbox.unknown(job.call.name), "unknown")
             return
-        if tool.permission or tool.approval:
+        if tool.permission:
             await _check_allowed(run, tool)
         arguments = tool.parameters.validate(_checked(run, job.call.arguments))
+        for before in run.controls.before_call:
+            arguments = await before(run, job, arguments)
+        if tool.approval and not job.is_approved:
+            raise ToolError(f"The tool {tool.name!r} needs an approval, which nobody gave.")
         content, is_error, details = await _invoke(run, job, tool, arguments)
-        job.end(content, "tool" if is_error else "", details)
+        outcome = job.end(content, "tool" if is_error else "", details)
+        for after in run.controls.after_call:
+            job.outcome = outcome = await after(run, job, outcome)
+    except Parked:
+        job.is_parked = True
+    except Halt as halt:
+        run.stop(STOPPED, halt.reason, str(halt))
+        job.end(CANCELLED, "cancelled")
     except InvalidArguments as error:
         job.end(clean(str(error)), "validation")
     except ToolError as error:
@@ -269,9 +293,6 @@ async def perform(run: Run, job: Job) -> None:
 
 async def _check_allowed(run: Run, tool: Tool) -> None:
     """Raise ToolError unless the run's user may call the tool now."""
-    if tool.approval:
-        # Nobody can be asked yet, so a tool that needs somebody's yes does not run.
-        raise ToolError(f"The tool {tool.name!r} needs an approval, which nobody can give here.")
     allowed = getattr(run.user, "has_perm", None)
     if allowed is None or not await in_thread(allowed, tool.permission):
         raise ToolError(f"You may not call the tool {tool.name!r}.")
@@ -290,7 +311,7 @@ def _fail(run: Run, job: Job, error: BaseException) -> None:
 
 
 def _checked(run: Run, arguments: Any) -> Any:
-    limit = run.limits.max_tool_args_chars
+    limit = run.bounds.max_tool_args_chars
     if limit is not None and isinstance(arguments, str) and len(arguments) > limit:
         raise InvalidArguments(
             f"Invalid arguments: {len(arguments)} characters, but at most {limit} are allowed."
@@ -301,7 +322,7 @@ def _checked(run: Run, arguments: Any) -> Any:
 def _rendered(run: Run, job: Job, tool: Tool, value: Any) -> tuple[Any, bool, Any]:
     """Return what the model reads of a value, and note what the conversion lost."""
     notes: list[str] = []
-    rendered = render(tool, value, run.limits.max_tool_output_chars, notes)
+    rendered = render(tool, value, run.bounds.max_tool_output_chars, notes)
     if notes:
         job.attributes = {"notes": notes}
     return rendered
@@ -314,7 +335,7 @@ async def _invoke(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) -> 
         for name, what in tool.parameters.injected.items():
             arguments[name] = context if what == "context" else getattr(context, what)
     if not slots.take():
-        await slots.wait(job.call.name, run.limits.tool_queue_timeout)
+        await slots.wait(job.call.name, run.bounds.tool_queue_timeout)
     if tool.kind not in ("async", "async_generator"):
         return await _in_thread(run, job, tool, arguments)
     try:

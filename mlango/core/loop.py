@@ -1,6 +1,6 @@
 """The loop: one async generator of events. Everything else consumes it.
 
-Per step: limits → model call (streaming) → journal → tools side by side → journal →
+Per step: controls and bounds → model call (streaming) → journal → tools side by side → journal →
 steering, until there is an answer, a limit, an abort or a failure.
 """
 
@@ -14,6 +14,7 @@ from time import monotonic
 
 from mlango.core.calls import CANCELLED as CANCELLED_CALL
 from mlango.core.calls import CUT, Batch, refuse
+from mlango.core.controls import Halt
 from mlango.core.events import (
     Event,
     Failed,
@@ -28,7 +29,7 @@ from mlango.core.events import (
 from mlango.core.messages import open_calls, size, text_of
 from mlango.core.model import ModelCall
 from mlango.core.provider import Completion, Message, ToolCall
-from mlango.core.run import CANCELLED, FAILED, FINISHED, STOPPED, Run
+from mlango.core.run import CANCELLED, FAILED, FINISHED, STOPPED, WAITING, Run
 from mlango.core.values import clean
 from mlango.core.watch import Interrupted, TimedOut
 from mlango.exceptions import ProviderError
@@ -36,19 +37,21 @@ from mlango.exceptions import ProviderError
 # After so many answers in a row that were cut inside a tool call, the run stops.
 MAX_CUTS = 2
 MAX_RETRY_DELAY = 60.0
-NOT_REMEMBERED = ("history_limit", "refusal", "content_filter")
+NOT_REMEMBERED = ("history_limit", "refusal", "content_filter", "guardrail")
 
 
 async def iterate(run: Run) -> AsyncGenerator[Event]:
     """Yield the events of ``run``, from Started to Finished or Failed."""
     run.watch.attach()
-    if run.limits.run_timeout is not None:
-        run.deadline = monotonic() + run.limits.run_timeout
+    if run.bounds.run_timeout is not None:
+        run.deadline = monotonic() + run.bounds.run_timeout
     try:
         yield run.emit(Started, run.label, run.uuid, run.session_id, said_text(run.said))
         async with aclosing(_work(run)) as events:
             async for event in events:
                 yield event
+    except Halt as halt:
+        run.stop(STOPPED, halt.reason, str(halt))
     except Interrupted:
         run.stop(CANCELLED, "cancelled", "The run was stopped.")
     except TimedOut:
@@ -96,9 +99,12 @@ async def _end(run: Run) -> None:
 
 
 async def _store(run: Run) -> None:
-    for _ in refuse(run, open_calls(run.messages), CANCELLED_CALL, "cancelled"):
-        pass
+    if run.status != WAITING:
+        for _ in refuse(run, open_calls(run.messages), CANCELLED_CALL, "cancelled"):
+            pass
     try:
+        for end in run.controls.end:
+            await end(run)
         if run.memory and run.memory_key and _is_remembered(run):
             turn = [*run.said, *run.messages[len(run.history) + len(run.said) :]]
             await run.memory.aappend(run.memory_key, turn)
@@ -113,39 +119,48 @@ async def _store(run: Run) -> None:
 
 
 def _is_remembered(run: Run) -> bool:
-    return run.status != FAILED and run.stop_reason not in NOT_REMEMBERED
+    return run.status not in (FAILED, WAITING) and run.stop_reason not in NOT_REMEMBERED
 
 
 async def _work(run: Run) -> AsyncGenerator[Event]:
     # One generator for all steps: opening one for each model call and each batch of tool
     # calls would cost more than everything else in the loop.
     await run.spawn(_begin(run))
+    controls = run.controls
+    calls = open_calls(run.messages)  # what a run that goes on has left open
     while True:
-        if run.steering:
-            for event in _hear_steering(run):
+        if not calls:
+            if run.steering:
+                for event in _hear_steering(run):
+                    yield event
+            if _must_stop(run):
+                return
+            for look in controls.before_model:
+                await run.spawn(look(run))
+            for event in run.drain():
                 yield event
-        if _must_stop(run):
-            return
-        run.step += 1
-        attempt = 0
-        while True:
-            yield run.emit(Thinking, run.model)
-            call = ModelCall(run)
-            try:
-                while (heard := await call.next()) is not None:
-                    yield heard
-                break
-            except ProviderError as error:
-                attempt += 1
-                retrying = _retrying(run, error, attempt)
-            finally:
-                await call.close()
-            yield retrying
-            await run.watch.wait(asyncio.sleep(retrying.delay), run.deadline)
-        reply = run.reply
-        if reply is None:  # steered before the model said anything
-            continue
-        calls = _take(run, reply)
+            run.step += 1
+            attempt = 0
+            while True:
+                yield run.emit(Thinking, run.model)
+                call = ModelCall(run)
+                try:
+                    while (heard := await call.next()) is not None:
+                        yield heard
+                    break
+                except ProviderError as error:
+                    attempt += 1
+                    retrying = _retrying(run, error, attempt)
+                finally:
+                    await call.close()
+                yield retrying
+                await run.watch.wait(asyncio.sleep(retrying.delay), run.deadline)
+            if run.outbox:
+                for event in run.drain():
+                    yield event
+            if run.reply is None:  # steered before the model said anything
+                continue
+            calls = _take(run, run.reply)
         if calls and run.cuts:
             for event in refuse(run, calls, CUT, "cut"):
                 yield event
@@ -159,13 +174,18 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
                         await batch.rest()
             finally:
                 batch.finish()
+            if batch.is_parked:
+                run.stop(WAITING, "awaiting_approval")
         if run.journal.wants_sync:
             await run.spawn(run.journal.sync())
-        usage = reply.usage
-        yield run.emit(StepFinished, reply.stop_reason, usage.input_tokens, usage.output_tokens)
+        yield _step_finished(run)
         if run.status != "running":
             return
-        if calls or run.steering or reply.stop_reason == Completion.PAUSE_TURN:
+        pausing = run.reply is not None and run.reply.stop_reason == Completion.PAUSE_TURN
+        if calls or run.steering or pausing:
+            calls = []
+            continue
+        if controls.before_finish and await run.spawn(_object(run)):
             continue
         if not run.follow_ups:
             run.stop(FINISHED, "end_turn")
@@ -173,6 +193,24 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
         said = run.next_queued(run.follow_ups, run.follow_up_mode)
         run.hear(said, "follow_up")
         yield run.emit(FollowedUp, said_text(said))
+
+
+def _step_finished(run: Run) -> Event:
+    reply = run.reply
+    if reply is None:  # the calls of an earlier process
+        return run.emit(StepFinished, Completion.TOOL_USE, 0, 0)
+    usage = reply.usage
+    return run.emit(StepFinished, reply.stop_reason, usage.input_tokens, usage.output_tokens)
+
+
+async def _object(run: Run) -> bool:
+    """Tell the model what is wrong with its answer; return whether anything is."""
+    for look in run.controls.before_finish:
+        said = await look(run)
+        if said:
+            run.hear(said, "objection")
+            return True
+    return False
 
 
 async def _begin(run: Run) -> None:
@@ -183,12 +221,15 @@ async def _begin(run: Run) -> None:
         run.history = await run.memory.aload(run.memory_key)
     if run.resolve is not None:
         await run.resolve(run)
-    run.messages = [*run.history, *run.said]
+    if not run.is_resumed:
+        run.messages = [*run.history, *run.said]
     run.chars = sum(map(size, run.messages))
     run.call_ids = {
         call["id"] for message in run.messages for call in message.get("tool_calls") or ()
     }
     await run.journal.open(run)
+    for look in run.controls.begin:
+        await look(run)
 
 
 def _hear_steering(run: Run) -> Iterator[Event]:
@@ -202,17 +243,17 @@ def _hear_steering(run: Run) -> Iterator[Event]:
 
 def _must_stop(run: Run) -> bool:
     """Stop the run if it was told to or has used up what it may."""
-    limits = run.limits
+    bounds = run.bounds
     if run.aborted:
         run.stop(CANCELLED, "cancelled", "The run was stopped.")
-    elif limits.max_steps is not None and run.step >= limits.max_steps:
+    elif bounds.max_steps is not None and run.step >= bounds.max_steps:
         run.stop(STOPPED, "max_steps", f"Stopped after {run.step} steps (max_steps).")
-    elif limits.max_history_chars is not None and run.chars > limits.max_history_chars:
+    elif bounds.max_history_chars is not None and run.chars > bounds.max_history_chars:
         run.stop(
             STOPPED,
             "history_limit",
             f"Stopped: the conversation has {run.chars} characters, more than "
-            f"{limits.max_history_chars} (MAX_MESSAGE_HISTORY_CHARS).",
+            f"{bounds.max_history_chars} (MAX_MESSAGE_HISTORY_CHARS).",
         )
     elif monotonic() >= run.deadline:
         run.stop(STOPPED, "timeout", run.timeout_text())
@@ -228,7 +269,7 @@ def _retrying(run: Run, error: ProviderError, attempt: int) -> Retrying:
     return run.emit(
         Retrying,
         attempt,
-        run.limits.max_retries,
+        run.bounds.max_retries,
         delay,
         clean(str(error)),
         type(error).__name__,
@@ -237,14 +278,14 @@ def _retrying(run: Run, error: ProviderError, attempt: int) -> Retrying:
 
 def _retry_delay(run: Run, error: ProviderError, attempt: int) -> float | None:
     """Return how many seconds to wait before the next attempt; None to give up."""
-    limits = run.limits
-    if run.released or not error.retryable or attempt > limits.max_retries:
+    bounds = run.bounds
+    if run.released or not error.retryable or attempt > bounds.max_retries:
         return None
     delay = error.retry_after
     if delay is None:
-        delay = random.uniform(0, limits.retry_base_delay * 2 ** (attempt - 1))
+        delay = random.uniform(0, bounds.retry_base_delay * 2 ** (attempt - 1))
     delay = min(delay, MAX_RETRY_DELAY)
-    budget = limits.retry_max_elapsed
+    budget = bounds.retry_max_elapsed
     return None if budget is not None and run.slept + delay > budget else delay
 
 

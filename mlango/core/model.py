@@ -10,6 +10,7 @@ from time import monotonic, time
 from typing import Any, NoReturn
 from uuid import uuid4
 
+from mlango.core.controls import Halt
 from mlango.core.events import Event, ReasoningChunk, TextChunk, ToolCallChunk
 from mlango.core.journal import LLM, Entry
 from mlango.core.messages import assistant_message
@@ -35,9 +36,11 @@ class ModelCall:
 
     __slots__ = (
         "ahead",
+        "answer",
         "clock",
         "deadline",
         "first",
+        "is_guarded",
         "patience",
         "receive",
         "request",
@@ -49,19 +52,21 @@ class ModelCall:
     )
 
     def __init__(self, run: Run) -> None:
-        limits, provider = run.limits, run.provider
+        bounds, provider = run.bounds, run.provider
         self.run = run
         self.texts: list[str] = []
         self.ahead: deque[Delta] = deque()
+        self.answer: Completion | None = None  # before it was checked
+        self.is_guarded = bool(run.controls.holds or run.controls.after_model)
         self.started_at = time()
         self.clock = now = monotonic()
-        self.deadline = min(run.deadline, now + (limits.model_timeout or NEVER))
-        self.patience = limits.chunk_timeout or NEVER
+        self.deadline = min(run.deadline, now + (bounds.model_timeout or NEVER))
+        self.patience = bounds.chunk_timeout or NEVER
         self.first: float | None = None
         self.written = False
         self.request = {
             "model": run.model,
-            "messages": run.messages,
+            "messages": run.messages if run.view is None else run.view,
             "system": run.system,
             "tools": run.toolbox.schemas or None,
             **run.request_options,
@@ -88,6 +93,8 @@ class ModelCall:
             else:
                 deadline = min(self.deadline, monotonic() + self.patience)
                 delta = await run.watch.wait(self.receive(), deadline)
+            if self.is_guarded and self.answer is None:
+                delta = await self._cleared(delta)
         except Interrupted as interruption:
             self.write(error="cancelled")
             if not interruption.steered:
@@ -106,6 +113,26 @@ class ModelCall:
             self.write(delta)
             return None
         return self._event(delta)
+
+    async def _cleared(self, delta: Delta) -> Delta:
+        """Return the first piece that the run's controls let out, be it only the answer."""
+        controls, held = self.run.controls, [delta]
+        while not isinstance(delta, Completion) and any(h(self.run) for h in controls.holds):
+            delta = self.ahead.popleft() if self.ahead else await self._next_held()
+            held.append(delta)
+        if isinstance(delta, Completion):
+            self.answer = checked = delta
+            for after in controls.after_model:
+                checked = await after(self.run, checked)
+            if checked is not delta:
+                held = pieces(checked) if len(held) > 1 else [checked]
+        first, *rest = held
+        self.ahead.extendleft(reversed(rest))
+        return first
+
+    async def _next_held(self) -> Delta:
+        deadline = min(self.deadline, monotonic() + self.patience)
+        return await self.run.watch.wait(self.receive(), deadline)
 
     async def _whole(self) -> Delta:
         """Return the first piece of an answer that comes in one, and keep the others."""
@@ -150,10 +177,10 @@ class ModelCall:
         )
 
     def timeout_error(self) -> ProviderTimeout:
-        limits, name = self.run.limits, self.run.provider.name
+        bounds, name = self.run.bounds, self.run.provider.name
         late = monotonic() >= self.deadline
         what = "end its answer" if late else "send anything"
-        seconds = limits.model_timeout if late else limits.chunk_timeout
+        seconds = bounds.model_timeout if late else bounds.chunk_timeout
         return ProviderTimeout(
             f"The provider {name!r} did not {what} for {seconds:g} seconds.", provider=name
         )
@@ -163,12 +190,13 @@ class ModelCall:
         run = self.run
         self.written = True
         usage = cost = message = None
-        if completion is not None:
-            completion = _normalised(run, completion)
-            message = assistant_message(completion, run.provider.name)
-            run.reply, usage = completion, completion.usage
+        if answer := completion or self.answer:  # a refused answer has its price too
+            usage = answer.usage
             cost = _cost(run, usage)
             run.count(usage, cost)
+        if completion is not None:
+            run.reply = completion = _normalised(run, completion)
+            message = assistant_message(completion, run.provider.name)
             run.add(message)
         elif self.texts and not isinstance(error, ProviderError):
             # What the reader has seen stays in the conversation.
@@ -189,7 +217,7 @@ class ModelCall:
                 message,
                 "",
                 _error_text(error),
-                type(error).__name__ if isinstance(error, BaseException) else (error or ""),
+                _error_type(error),
                 usage,
                 cost,
                 self._attributes(completion),
@@ -218,7 +246,15 @@ def _cost(run: Run, usage: Usage) -> Decimal | None:
     return run.price(run.provider.name, run.model, usage) if run.price else None
 
 
+def _error_type(error: Any) -> str:
+    if isinstance(error, Halt):
+        return error.reason
+    return type(error).__name__ if isinstance(error, BaseException) else (error or "")
+
+
 def _error_text(error: Any) -> str:
+    if isinstance(error, Halt):
+        return clean(str(error))
     if isinstance(error, ProviderError):
         return clean(f"{type(error).__name__}: {error}")
     if isinstance(error, BaseException):

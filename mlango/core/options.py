@@ -40,7 +40,7 @@ UNSET: Any = Unset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Bounds:
     """What bounds one run; times in seconds, sizes in characters, None for no bound."""
 
     max_steps: int | None = 12

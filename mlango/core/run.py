@@ -13,10 +13,11 @@ from decimal import Decimal
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from mlango.core.controls import NO_CONTROLS, Controls
 from mlango.core.events import ArtifactAdded, Event, ToolProgress
 from mlango.core.journal import AGENT, Entry, Journal
 from mlango.core.messages import size, text_of, user_messages
-from mlango.core.options import Limits
+from mlango.core.options import Bounds
 from mlango.core.provider import Completion, Message, Provider, ToolCall
 from mlango.core.quick import quick
 from mlango.core.tasks import start
@@ -162,7 +163,7 @@ class Run:
     model: str
     said: list[Message]
     toolbox: Toolbox
-    limits: Limits = field(default_factory=Limits)
+    bounds: Bounds = field(default_factory=Bounds)
     agent: Any = None
     system: str = ""
     request_options: dict[str, Any] = field(default_factory=dict)
@@ -173,6 +174,7 @@ class Run:
     resolve: Callable[[Run], Coroutine[Any, Any, None]] | None = None
     release: Callable[[Run], Coroutine[Any, Any, None]] | None = None
     price: Callable[[str, str, Usage], Decimal | None] | None = None
+    controls: Controls = NO_CONTROLS
     disclose_errors: bool = False
     capture_content: bool = True
     steering_mode: str = "one-at-a-time"
@@ -188,11 +190,16 @@ class Run:
 
     history: list[Message] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
+    view: list[Message] | None = None  # what the next model call reads, if not all messages
     chars: int = 0
     step: int = 0
     seq: int = 0
     ordering: int = 0
     text: str = ""
+    output: Any = None  # the typed value, where the agent declares one
+    budget: Any = None
+    approvals: list[Any] = field(default_factory=list)
+    is_resumed: bool = False
     status: str = "running"
     stop_reason: str = ""
     error: str = ""
@@ -258,7 +265,7 @@ class Run:
         return start(coroutine, self.context)
 
     def timeout_text(self) -> str:
-        return f"Stopped: the run took longer than {self.limits.run_timeout:g} seconds."
+        return f"Stopped: the run took longer than {self.bounds.run_timeout:g} seconds."
 
     def next_queued(self, queue: deque[list[Message]], mode: str) -> list[Message]:
         """Take one message, or all that wait, by the queue's mode."""
@@ -271,7 +278,7 @@ class Run:
     def result(self) -> AgentRun:
         return AgentRun(
             agent=self.label,
-            output=self.text,
+            output=self.text if self.output is None else self.output,
             text=self.text,
             status=self.status,
             stop_reason=self.stop_reason,
@@ -285,6 +292,8 @@ class Run:
             artifacts=list(self.artifacts),
             trace_uuid=self.uuid,
             session_id=self.session_id,
+            budget=self.budget,
+            approvals=list(self.approvals),
         )
 
     # -- what others ask, from any thread -------------------------------------------------
@@ -314,11 +323,15 @@ class Run:
         queue.append(user_messages(message))
         self.watch.wake_soon()
 
+    def note(self, kind: Callable[..., E], *fields: Any) -> None:
+        """Have an event told as soon as the loop looks up."""
+        self._tell(lambda: self.emit(kind, *fields))
+
     # -- what tools tell, from any thread -------------------------------------------------
 
     def tell_progress(self, call: ToolCall | None, progress: Any) -> None:
         name, call_id = (call.name, call.id) if call else ("", "")
-        self._tell(lambda: self.emit(ToolProgress, name, call_id, to_json(progress)))
+        self.note(ToolProgress, name, call_id, to_json(progress))
 
     def add_artifact(
         self, call: ToolCall | None, data: bytes | str, mime_type: str, name: str

@@ -12,7 +12,7 @@ import pytest
 from mlango.agents.providers import Completion, ReasoningDelta, ToolCall, ToolCallDelta, Usage
 from mlango.core.loop import iterate
 from mlango.core.messages import assistant_message, tool_message
-from mlango.core.options import Limits
+from mlango.core.options import Bounds
 from mlango.core.run import Run
 from mlango.core.tools import Toolbox
 from mlango.exceptions import (
@@ -356,7 +356,7 @@ class ProviderContract:
             model="fake",
             said=HELLO,
             toolbox=Toolbox([]),
-            limits=Limits(max_retries=0, **limits),
+            bounds=Bounds(max_retries=0, **limits),
         )
 
     @pytest.mark.parametrize("pieces", [[STALL], [*texts("Hello "), STALL]])

@@ -7,7 +7,7 @@ import pytest
 from mlango.agents.memory import MetastoreMemory
 from mlango.agents.providers.scripted import call
 from mlango.core.memory import SessionKey
-from mlango.core.options import Limits
+from mlango.core.options import Bounds
 from mlango.core.provider import Completion
 from mlango.core.tools import tool
 from mlango.exceptions import Misconfigured, ProviderUnavailable
@@ -92,7 +92,7 @@ def test_a_turn_that_failed_or_was_refused_is_left_out(where):
     refusal = Completion("No.", stop_reason=Completion.REFUSAL)
     for turns in ([ProviderUnavailable("down", retryable=False)], [refusal]):
         finish(remembering(turns, said="canary"))
-    finish(remembering(said="canary", limits=Limits(max_history_chars=1)))
+    finish(remembering(said="canary", bounds=Bounds(max_history_chars=1)))
 
     run = finish(remembering())
 

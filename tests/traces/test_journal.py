@@ -12,7 +12,7 @@ from mlango.agents.providers.scripted import call
 from mlango.core.context import Context
 from mlango.core.events import TextChunk, ToolCalled
 from mlango.core.memory import History
-from mlango.core.options import Limits
+from mlango.core.options import Bounds
 from mlango.core.provider import Completion, Provider
 from mlango.core.tools import ToolResult, tool
 from mlango.core.usage import Usage
@@ -199,7 +199,7 @@ class TestTheMessagesAreTheFoldOfTheSpans:
     def test_when_a_run_was_stopped_by_its_limit(self, where, runner):
         turns = [call("add", a=1, b=2), call("add", a=1, b=3), "Never."]
 
-        run = runner(new_run(turns, [add], limits=Limits(max_steps=2)))
+        run = runner(new_run(turns, [add], bounds=Bounds(max_steps=2)))
 
         assert (run.status, run.stop_reason) == ("stopped", "max_steps")
         assert_folds(run)
@@ -215,9 +215,9 @@ class TestTheMessagesAreTheFoldOfTheSpans:
         assert_folds(run)
 
     def test_when_a_run_was_retried(self, where, runner):
-        limits = Limits(retry_base_delay=0)
+        bounds = Bounds(retry_base_delay=0)
 
-        run = runner(new_run([ProviderUnavailable("down"), "Up."], limits=limits))
+        run = runner(new_run([ProviderUnavailable("down"), "Up."], bounds=bounds))
 
         assert run.status == "finished"
         assert trace_of(run).span_count == 2
