@@ -8,13 +8,14 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from mlango.management.endings import INTERRUPTED
 from mlango.management.terminal import Screen, wants_colors
 
 
 class TerminalCommand(BaseCommand):
     """Gives a command two Screens, and an exit code for what it returns.
 
-    A reader who leaves early, such as ``head``, is no error.
+    A reader who leaves early, such as ``head``, is no error, and Ctrl-C needs no traceback.
     """
 
     requires_system_checks: list[str] = []
@@ -35,6 +36,8 @@ class TerminalCommand(BaseCommand):
             code = self.perform(options)
         except BrokenPipeError:
             code = 0  # every line is flushed, so nothing is left to be written at the exit
+        except KeyboardInterrupt:
+            code = INTERRUPTED
         if code:
             sys.exit(code)
 

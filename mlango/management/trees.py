@@ -55,14 +55,15 @@ def _branches(
     for span in spans:
         is_last = span is spans[-1]
         below = indent + ("   " if is_last else "│  ")
-        yield f"{indent}{'└─' if is_last else '├─'} {_span_line(span)}"
+        yield f"{indent}{'└─' if is_last else '├─'} {span_line(span)}"
         if full:
             for line in _values(span):
                 yield f"{below}{line}"
         yield from _branches(children, span.ordering, below, full)
 
 
-def _span_line(span: Span) -> str:
+def span_line(span: Span) -> str:
+    """Return one line about a span, without its content."""
     facts = [f"{span.duration_s:.2f} s"]
     if span.kind == Span.Kind.LLM:
         facts.append(counted(span.input_tokens + span.output_tokens, "token"))

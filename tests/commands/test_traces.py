@@ -1,6 +1,7 @@
 """``manage.py traces``, as a user types it."""
 
 import json
+from datetime import timedelta
 
 import pytest
 from django.utils import timezone
@@ -91,6 +92,93 @@ def test_last_is_the_newest_trace(manage):
     assert "out  AGAIN" in manage("traces", "show", "last")[0]
 
 
+def test_last_failed_is_the_newest_that_failed(manage):
+    script(ValueError("no"))
+    manage("agent", SCRIPTED, "hello")
+    manage("agent", SHOUTER, "again")
+
+    assert f"  {SCRIPTED}  " in manage("traces", "show", "last-failed")[0]
+
+
+def test_a_list_tells_which_runs_lost_their_process(manage):
+    ago = timezone.now() - timedelta(days=1)
+    Trace.objects.create(uuid="f" * 32, agent=SHOUTER, started_at=ago)
+    Trace.objects.create(uuid="a" * 32, agent=SHOUTER, started_at=timezone.now())
+
+    out, _, _ = manage("traces", "list")
+
+    assert "ffffffff" in out
+    assert [each.status for each in Trace.objects.all()] == ["running", "lost"]
+
+
+# -- tail --------------------------------------------------------------------------------------
+
+
+def running(**spans):
+    """Return a run that goes on and has these spans, by name their ordering."""
+    now = timezone.now()
+    trace = Trace.objects.create(uuid="a" * 32, agent=SHOUTER, started_at=now)
+    for name, ordering in spans.items():
+        add_span(trace, name, ordering)
+    return trace
+
+
+def add_span(trace, name, ordering):
+    now = timezone.now()
+    Span.objects.create(
+        trace=trace,
+        ordering=ordering,
+        step=1,
+        kind="tool",
+        name=name,
+        started_at=now,
+        ended_at=now,
+    )
+
+
+def test_tail_shows_a_run_until_it_ends(manage, monkeypatch):
+    trace = running(first=2)
+
+    def pause(seconds):
+        add_span(trace, "second", 1)
+        Trace.objects.update(status="finished", ended_at=timezone.now())
+
+    monkeypatch.setattr("time.sleep", pause)
+
+    out, _, code = manage("traces", "tail", "aaaaaaaa")
+
+    lines = out.splitlines()
+    assert "running" in lines[0]
+    assert [line.split()[1] for line in lines[1:3]] == ["first", "second"]
+    assert "finished" in lines[3]
+    assert (len(lines), code) == (4, 0)
+
+
+def test_tail_of_a_run_that_has_ended_shows_it(manage):
+    manage("agent", SHOUTER, "hello")
+
+    out, _, _ = manage("traces", "tail")
+
+    assert [line.split()[0] for line in out.splitlines()[1:4]] == ["llm", "tool", "llm"]
+
+
+def test_ctrl_c_ends_tail_without_a_traceback(manage, monkeypatch):
+    running(first=1)
+
+    def interrupt(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", interrupt)
+
+    out, err, code = manage("traces", "tail")
+
+    assert "tool first" in out
+    assert (err, code) == ("", 130)
+
+
+# -- show --------------------------------------------------------------------------------------
+
+
 def test_a_failed_call_is_marked(manage):
     manage("agent", "commands.Stumbler", "hello")
 
@@ -138,7 +226,12 @@ def test_a_trace_as_json_holds_its_spans(manage):
 
 @pytest.mark.parametrize(
     ("ref", "message"),
-    [("ffffffff", "'ffffffff'"), ("zz", "'zz'"), ("last", "There is no trace yet.")],
+    [
+        ("ffffffff", "'ffffffff'"),
+        ("zz", "'zz'"),
+        ("last", "There is no trace yet."),
+        ("last-failed", "No run has failed."),
+    ],
 )
 def test_an_unknown_trace_is_an_error(manage, ref, message):
     _, err, code = manage("traces", "show", ref)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from argparse import ArgumentParser
+from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -14,17 +16,20 @@ from mlango.exceptions import TraceNotFound
 from mlango.management.base import TerminalCommand, count
 from mlango.management.endings import OK
 from mlango.management.terminal import RED
-from mlango.management.trees import BAD, headline, lines_of
+from mlango.management.trees import BAD, headline, lines_of, span_line
 from mlango.models import Span, Trace
+
+REF = "the first 8 or more characters of its id, last or last-failed"
+PERIOD = 0.5  # seconds between two looks at a run that goes on
 
 
 class Command(TerminalCommand):
-    """Lists traces, and shows one with its spans."""
+    """Lists traces, shows one with its spans, and follows one that goes on."""
 
-    help = "List the newest traces, or show one."
+    help = "List the newest traces, or show or follow one."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        actions = parser.add_subparsers(dest="action", required=True, metavar="list|show")
+        actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|tail")
         listing = actions.add_parser("list", help="list the newest traces, newest first")
         listing.add_argument("--agent", metavar="LABEL", help="only those of this agent")
         which = listing.add_mutually_exclusive_group()
@@ -35,18 +40,23 @@ class Command(TerminalCommand):
         )
         listing.add_argument("--json", action="store_true", help="print one JSON a line")
         showing = actions.add_parser("show", help="show one trace")
-        showing.add_argument("ref", help="the first 8 or more characters of its id, or last")
-        showing.add_argument("--full", action="store_true", help="cut nothing")
+        showing.add_argument("ref", metavar="REF", help=REF)
+        showing.add_argument("--full", action="store_true", help="cut nothing; so does -v 2")
         showing.add_argument("--json", action="store_true", help="print JSON")
+        tailing = actions.add_parser("tail", help="show what a run does until it ends")
+        tailing.add_argument("ref", metavar="REF", nargs="?", default="last", help=REF)
 
     def perform(self, options: dict[str, Any]) -> int:
         if options["action"] == "list":
             self._list(options)
-        else:
+        elif options["action"] == "show":
             self._show(_found(options["ref"]), options)
+        else:
+            self._tail(_found(options["ref"]))
         return OK
 
     def _list(self, options: dict[str, Any]) -> None:
+        Trace.objects.mark_lost()  # else they are said to be running for ever
         traces = _chosen(options)[: options["limit"]]
         for trace in traces:
             if options["json"]:
@@ -64,6 +74,26 @@ class Command(TerminalCommand):
         for line in lines_of(trace, full=options["full"]):
             write(line, RED if line.lstrip("│├└─ ").startswith("✗") else "")
 
+    def _tail(self, trace: Trace) -> None:
+        self.out.short_line(headline(trace))
+        for span in followed(trace):
+            self.out.short_line(span_line(span), RED if span.error else "")
+        self.out.short_line(headline(trace), _color(trace))
+
+
+def followed(trace: Trace) -> Iterator[Span]:
+    """Yield the spans of a run as they are stored, until it has ended."""
+    last = 0
+    while True:
+        # The status is read first: all spans of a run that has ended are there.
+        trace.refresh_from_db()
+        for span in trace.spans.filter(pk__gt=last).order_by("pk"):
+            last = span.pk
+            yield span
+        if trace.status != Trace.Status.RUNNING:
+            return
+        time.sleep(PERIOD)
+
 
 def _color(trace: Trace) -> str:
     return RED if trace.status in BAD else ""
@@ -79,10 +109,15 @@ def _chosen(options: dict[str, Any]) -> QuerySet[Trace]:
 
 
 def _found(ref: str) -> Trace:
-    if ref == "last":
-        trace = Trace.objects.order_by("-started_at").first()
+    if ref in ("last", "last-failed"):
+        traces = Trace.objects.order_by("-started_at")
+        trace = (traces if ref == "last" else traces.filter(status__in=BAD)).first()
         if trace is None:
-            raise CommandError("There is no trace yet. Run an agent first.")
+            raise CommandError(
+                "There is no trace yet. Run an agent first."
+                if ref == "last"
+                else "No run has failed."
+            )
         return trace
     try:
         return get_trace(ref)
