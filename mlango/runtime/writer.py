@@ -91,6 +91,7 @@ class Writer:
         self._queue: deque[Write | Errand] = deque()
         self._thread: threading.Thread | None = None
         self._runs = 0
+        self._is_awake = False
         self._urgent = False
         self._ending = False
         self._down = False
@@ -114,10 +115,12 @@ class Writer:
 
     def put(self, write: Write) -> bool:
         """Queue a row; return False if there are too many already."""
-        with self._changed:
-            if len(self._queue) >= MAX_QUEUED:
-                return False
-            self._add(write)
+        if len(self._queue) >= MAX_QUEUED:
+            return False
+        # Without the lock: the thread says that it sleeps before it looks into the queue.
+        self._queue.append(write)
+        if not self._is_awake:
+            self._wake()
         return True
 
     def send(self, alias: str = "", function: Callable[[], Any] | None = None) -> Future[Any]:
@@ -171,15 +174,17 @@ class Writer:
     def _send(self, errand: Errand) -> None:
         with self._changed:
             self._urgent = True
-            self._add(errand)
+            self._queue.append(errand)
+            self._wake()
 
-    def _add(self, job: Write | Errand) -> None:
-        self._queue.append(job)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="mlango-writer", daemon=True)
-            self._thread.start()
-        if self._urgent or len(self._queue) == 1:
+    def _wake(self) -> None:
+        with self._changed:
+            self._is_awake = True
             self._changed.notify()
+            if self._thread is None:
+                work = self._work
+                self._thread = threading.Thread(target=work, name="mlango-writer", daemon=True)
+                self._thread.start()
 
     # -- in the writer's thread ---------------------------------------------------------------
 
@@ -202,11 +207,11 @@ class Writer:
     def _take(self) -> list[Write | Errand]:
         """Wait for jobs and take them; an empty list means the end."""
         with self._changed:
-            is_wanted = self._changed.wait_for(self._is_wanted, KEEP)
-        if not is_wanted:
+            is_idle = not self._wait(KEEP)
+        if is_idle:
             self._rest()
         with self._changed:
-            self._changed.wait_for(self._is_wanted)
+            self._wait()
             if self._queue and not self._urgent:
                 self._changed.wait(LINGER)
             jobs = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP))]
@@ -215,8 +220,12 @@ class Writer:
                 self._thread = None  # under the lock, so that the next job starts another
             return jobs
 
-    def _is_wanted(self) -> bool:
-        return bool(self._queue) or self._ending
+    def _wait(self, timeout: float | None = None) -> bool:
+        """Wait for a job or the end; return False if neither comes in time."""
+        self._is_awake = False
+        came = self._changed.wait_for(lambda: self._queue or self._ending, timeout)
+        self._is_awake = bool(self._queue)
+        return bool(came)
 
     def _store(self, writes: list[Write]) -> None:
         for alias in dict.fromkeys(write.alias for write in writes):

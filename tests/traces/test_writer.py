@@ -201,7 +201,7 @@ class TestAWriter:
 
     def test_does_not_take_rows_without_end(self, own_writer, monkeypatch):
         monkeypatch.setattr(writers, "MAX_QUEUED", 2)
-        monkeypatch.setattr(own_writer, "_add", own_writer._queue.append)
+        monkeypatch.setattr(own_writer, "_wake", lambda: None)
         source = Recorder()
 
         taken = [own_writer.put(trace_write(new_run(), source)) for _ in range(3)]
