@@ -4,6 +4,7 @@ CPU time of the whole process, the writer's thread among it, holds up on a busy 
 turns gives every piece the same share of what else goes on. Read the ratios.
 """
 
+import gc
 import os
 import statistics
 import sys
@@ -58,21 +59,21 @@ def vendor() -> str:
 
 @contextmanager
 def database() -> Iterator[None]:
-    """Make the tables in a file of this process's own, and remove it at the end."""
-    from django.core.management import call_command
+    """Make a database of this process's own, and drop it at the end."""
     from django.db import connection, connections
 
     from mlango.runtime.writer import writer
 
-    call_command("migrate", verbosity=0)
+    name = connection.settings_dict["NAME"]
+    connection.creation.create_test_db(verbosity=0, autoclobber=True, serialize=False)
     try:
         yield
     finally:
         writer.close()
         connections.close_all()
-        if connection.vendor == "sqlite":
-            for end in ("", "-wal", "-shm"):
-                Path(f"{connection.settings_dict['NAME']}{end}").unlink(missing_ok=True)
+        gc.collect()  # connections of threads that have ended
+        time.sleep(0.5)  # PostgreSQL ends a session a moment after its client
+        connection.creation.destroy_test_db(name, verbosity=0)
 
 
 @contextmanager

@@ -61,7 +61,10 @@ def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _first(*values: Any) -> int:
     """Return the first number that is not zero: sources repeat each other, so none is added."""
-    return next((number for number in map(_number, values) if number), 0)
+    for value in values:
+        if value and (number := _number(value)):
+            return number
+    return 0
 
 
 def _number(value: Any) -> int:

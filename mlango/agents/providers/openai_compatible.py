@@ -214,6 +214,8 @@ class OpenAICompatibleProvider(Provider):
         try:
             if not answer.is_done:
                 return await response.content.readany()
+            if response.content.at_eof():
+                return b""
             # The end of the body is still to come: without it the connection is lost.
             async with asyncio.timeout(DRAIN_TIMEOUT):
                 return await response.content.readany()
