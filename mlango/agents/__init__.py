@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         WindowMemory,
     )
     from mlango.agents.providers import RecordingProvider, ReplayProvider
+    from mlango.agents.toolsets.builtin import current_date, day_name, http_request
     from mlango.agents.traces import get_trace, recent_traces
     from mlango.core.context import Context
     from mlango.core.events import (
@@ -75,7 +76,10 @@ __all__ = [
     "ToolResult",
     "Toolset",
     "WindowMemory",
+    "current_date",
+    "day_name",
     "get_trace",
+    "http_request",
     "recent_traces",
     "tool",
 ]
@@ -92,6 +96,7 @@ _MODULES = {
         "WindowMemory",
     ],
     "mlango.agents.providers": ["RecordingProvider", "ReplayProvider"],
+    "mlango.agents.toolsets.builtin": ["current_date", "day_name", "http_request"],
     "mlango.agents.traces": ["get_trace", "recent_traces"],
     "mlango.core.context": ["Context"],
     "mlango.core.run": ["AgentRun"],
