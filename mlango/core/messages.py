@@ -226,6 +226,53 @@ def open_calls(messages: list[Message]) -> list[ToolCall]:
     return []
 
 
+NO_RESULT = "No result: the call did not end, or its result was lost."
+
+
+def repaired(messages: list[Message]) -> list[Message]:
+    """Return a conversation in which each tool call has one result, right behind its turn.
+
+    A call without a result is answered with one that says so. A result without a call, or
+    with an earlier result of the same call, is left out; so is a call whose id was there
+    before in its turn. Messages that need no change are the same objects.
+    """
+    result: list[Message] = []
+    for index, message in enumerate(messages):
+        if message["role"] == "tool":
+            continue  # added behind its turn
+        calls = message.get("tool_calls") if message["role"] == "assistant" else None
+        if not calls:
+            result.append(message)
+            continue
+        unique = _unique(calls)
+        result.append(message if len(unique) == len(calls) else {**message, "tool_calls": unique})
+        answers = _answers(messages, index + 1)
+        result += [
+            answers.get(call["id"]) or tool_message(call["id"], NO_RESULT, is_error=True)
+            for call in unique
+        ]
+    return result
+
+
+def _unique(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    first: dict[str, dict[str, Any]] = {}
+    for call in calls:
+        first.setdefault(call["id"], call)
+    return list(first.values())
+
+
+def _answers(messages: list[Message], start: int) -> dict[str, Message]:
+    """Return the first result of each call, from ``start`` to the next assistant's message."""
+    found: dict[str, Message] = {}
+    for index in range(start, len(messages)):
+        message = messages[index]
+        if message["role"] == "assistant":
+            break
+        if message["role"] == "tool":
+            found.setdefault(message["tool_call_id"], message)
+    return found
+
+
 def turns(messages: list[Message]) -> Iterator[list[Message]]:
     """Yield the whole turns of a conversation: a user's message and all up to the next one.
 
