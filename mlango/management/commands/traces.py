@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
-from argparse import ArgumentParser
+from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,9 +13,10 @@ from django.core.management.base import CommandError
 from django.db.models import QuerySet
 
 from mlango.agents.traces import get_trace
-from mlango.exceptions import TraceNotFound
+from mlango.exceptions import MlangoError, TraceNotFound
 from mlango.management.base import TerminalCommand, count
 from mlango.management.endings import OK
+from mlango.management.printing import counted
 from mlango.management.terminal import RED
 from mlango.management.trees import BAD, headline, lines_of, span_line
 from mlango.models import Span, Trace
@@ -24,12 +26,14 @@ PERIOD = 0.5  # seconds between two looks at a run that goes on
 
 
 class Command(TerminalCommand):
-    """Lists traces, shows one with its spans, and follows one that goes on."""
+    """Lists traces, shows, follows and exports one."""
 
-    help = "List the newest traces, or show or follow one."
+    help = "List the newest traces, or show, follow or export one."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|tail")
+        actions = parser.add_subparsers(
+            dest="action", required=True, metavar="list|show|tail|export"
+        )
         listing = actions.add_parser("list", help="list the newest traces, newest first")
         listing.add_argument("--agent", metavar="LABEL", help="only those of this agent")
         which = listing.add_mutually_exclusive_group()
@@ -42,17 +46,28 @@ class Command(TerminalCommand):
         showing = actions.add_parser("show", help="show one trace")
         showing.add_argument("ref", metavar="REF", help=REF)
         showing.add_argument("--full", action="store_true", help="cut nothing; so does -v 2")
+        # Django's own -v stands before the action only.
+        showing.add_argument(
+            "-v", "--verbosity", type=int, choices=range(4), default=SUPPRESS, help=SUPPRESS
+        )
         showing.add_argument("--json", action="store_true", help="print JSON")
         tailing = actions.add_parser("tail", help="show what a run does until it ends")
         tailing.add_argument("ref", metavar="REF", nargs="?", default="last", help=REF)
+        exporting = actions.add_parser("export", help="write one trace to a file")
+        exporting.add_argument("ref", metavar="REF", help=REF)
+        exporting.add_argument(
+            "--cassette", metavar="FILE", required=True, help="a cassette to be replayed"
+        )
 
     def perform(self, options: dict[str, Any]) -> int:
         if options["action"] == "list":
             self._list(options)
         elif options["action"] == "show":
             self._show(_found(options["ref"]), options)
-        else:
+        elif options["action"] == "tail":
             self._tail(_found(options["ref"]))
+        else:
+            self._export(_found(options["ref"]), options["cassette"])
         return OK
 
     def _list(self, options: dict[str, Any]) -> None:
@@ -70,8 +85,9 @@ class Command(TerminalCommand):
         if options["json"]:
             self.out.line(json.dumps(described(trace)))
             return
-        write = self.out.line if options["full"] else self.out.short_line
-        for line in lines_of(trace, full=options["full"]):
+        full = options["full"] or options["verbosity"] > 1
+        write = self.out.line if full else self.out.short_line
+        for line in lines_of(trace, full=full):
             write(line, RED if line.lstrip("│├└─ ").startswith("✗") else "")
 
     def _tail(self, trace: Trace) -> None:
@@ -79,6 +95,23 @@ class Command(TerminalCommand):
         for span in followed(trace):
             self.out.short_line(span_line(span), RED if span.error else "")
         self.out.short_line(headline(trace), _color(trace))
+
+    def _export(self, trace: Trace, path: str) -> None:
+        if os.path.exists(path):
+            raise CommandError(f"The file {path!r} is already there. Delete it, or name another.")
+        if not trace.opening_json:
+            raise CommandError(
+                f"The trace {trace.uuid[:8]} holds no content. Set Meta.capture_content = True."
+            )
+        from mlango.management.exports import write_cassette  # other actions need no provider
+
+        try:
+            calls = write_cassette(trace, path)
+        except MlangoError as error:
+            raise CommandError(str(error)) from error
+        if not calls:
+            raise CommandError(f"The trace {trace.uuid[:8]} has no model call to export.")
+        self.err.line(f"{counted(calls, 'model call')} written to {path}.")
 
 
 def followed(trace: Trace) -> Iterator[Span]:
