@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from mlango.core.usage import Usage
 from mlango.models.json import decoded
+
+
+class SpanManager(models.Manager["Span"]):
+    """Lets the spans of a trace be read as they are: ``for span in trace.spans``."""
+
+    def __iter__(self) -> Iterator[Span]:
+        return iter(self.all())
 
 
 class Span(models.Model):
@@ -58,6 +67,8 @@ class Span(models.Model):
     input = decoded("input_json")
     output = decoded("output_json")
     attributes = decoded("attributes_json", empty={})
+
+    objects = SpanManager()
 
     class Meta:
         verbose_name = _("span")
