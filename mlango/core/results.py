@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mlango.core.values import clean, clean_json, encode, to_json, truncate
+from mlango.core.values import INT64, clean, clean_json, encode, to_json, truncate
 
 if TYPE_CHECKING:
     from mlango.core.tools import Tool
@@ -65,9 +65,19 @@ def render(
     is read here, so call this where the ORM may be used.
     """
     if type(value) is str:
-        return *_fitted(tool, clean(value), limit, False), None
-    if not isinstance(value, ToolResult):
-        return *_fitted(tool, _text(value, notes), limit, False), None
+        text = clean(value)
+    elif isinstance(value, ToolResult):
+        return _rendered(tool, value, limit, notes)
+    else:
+        text = _text(value, notes)
+    if limit is None or len(text) <= limit:  # nearly always, and so without a call
+        return text, False, None
+    return *_fitted(tool, text, limit, False), None
+
+
+def _rendered(
+    tool: Tool, value: ToolResult, limit: int | None, notes: list[str] | None
+) -> tuple[Any, bool, Any]:
     details = None if value.details is None else to_json(value.details, notes)
     if not value.has_parts():
         text = _text(value.content, notes)
@@ -76,6 +86,8 @@ def render(
 
 
 def _text(value: Any, notes: list[str] | None) -> str:
+    if type(value) is int and value in INT64:
+        return str(value)
     converted = to_json(value, notes)
     return converted if type(converted) is str else encode(converted)
 

@@ -57,7 +57,7 @@ CYCLE = "<cycle>"
 TOO_DEEP = "<too deep>"
 MORE = "<more items left out>"
 
-_INT64 = range(-(2**63), 2**63)
+INT64 = range(-(2**63), 2**63)
 _IP = IPv4Address | IPv6Address | IPv4Network | IPv6Network
 _AS_TEXT = UUID | PurePath | Fraction | complex | Promise | _IP
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -100,7 +100,9 @@ def dumps(value: Any) -> str:
 
 def encode(value: Any) -> str:
     """Return the strict JSON text of what ``to_json`` returned."""
-    return str(value) if type(value) is int else _encode(value)
+    if type(value) is int:
+        return str(value)
+    return "null" if value is None else _encode(value)
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode
@@ -113,7 +115,7 @@ def to_json(value: Any, notes: list[str] | None = None) -> Any:
     call this where the ORM may be used.
     """
     kind = type(value)
-    if value is None or kind is bool or (kind is int and value in _INT64):
+    if value is None or kind is bool or (kind is int and value in INT64):
         return value
     return _Conversion(notes).convert(value, 0)
 
@@ -138,7 +140,7 @@ class _Conversion:
         if value is None or kind is bool:
             return value
         if kind is int:
-            return value if value in _INT64 else self.long(value)
+            return value if value in INT64 else self.long(value)
         if kind is float:
             return value if math.isfinite(value) else self.not_finite(value)
         if kind in _PLAIN_CONTAINERS:
