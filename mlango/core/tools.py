@@ -26,6 +26,7 @@ from mlango.exceptions import Misconfigured, ToolDefinitionError, did_you_mean
 __all__ = ["Tool", "ToolResult", "ToolSchemas", "Toolbox", "Toolset", "render", "tool"]
 
 EFFECTS = ("read", "idempotent", "transactional", "once")
+REPEATABLE = ("read", "idempotent")
 OVERFLOWS = ("truncate", "error")
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 MAX_LISTED = 50
@@ -67,6 +68,11 @@ class Tool:
                 raise ToolDefinitionError(
                     f"{option} of the tool {self.name!r} must be {rule}, not {value!r}."
                 )
+        if self.retries and self.effect not in REPEATABLE:
+            raise ToolDefinitionError(
+                f"The tool {self.name!r} cannot have retries: its effect is {self.effect!r}, so a "
+                f"second call may do harm. Say effect='read' or effect='idempotent' if not."
+            )
         _set(self, "tags", tuple(self.tags))
         if isinstance(self.parameters, Mapping):
             signature = read(self.fn, method=self.method is not None)
