@@ -143,6 +143,16 @@ async def test_a_gemini_model_gets_schemas_without_references(model):
     assert kept["parameters"] == schema
 
 
+async def test_schemas_may_be_sent_without_descriptions(settings):
+    settings.MLANGO = {"COMPACT_TOOL_SCHEMAS": True}
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "description": "A."}}}
+    tool = {"type": "function", "function": {**ADD["function"], "parameters": schema}}
+
+    sent = LiteLLMProvider()._tools("openai/gpt-4o", [tool])["tools"][0]["function"]
+
+    assert sent["parameters"]["properties"] == {"a": {"type": "integer"}}
+
+
 # -- Anthropic's shapes -------------------------------------------------------------------------
 
 USED = {

@@ -226,6 +226,18 @@ async def test_tools_are_written_in_the_dialect_of_the_model(model):
     assert sent["properties"]["a"] == {"type": "integer", "nullable": True}
 
 
+async def test_schemas_may_be_sent_without_descriptions(provider, model, settings):
+    settings.MLANGO = {"COMPACT_TOOL_SCHEMAS": True}
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "description": "A."}}}
+    tool = {"type": "function", "function": {**ADD["function"], "parameters": schema}}
+    model.script(says("ok"))
+
+    await collect(provider, tools=[tool])
+
+    sent = model.requests[0]["tools"][0]["function"]["parameters"]
+    assert sent["properties"] == {"a": {"type": "integer"}}
+
+
 # -- shapes of answers ------------------------------------------------------------------------
 
 

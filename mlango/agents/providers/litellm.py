@@ -19,6 +19,7 @@ from mlango.agents.providers.metering import estimate
 from mlango.agents.providers.openai_compatible import effort as effort_of
 from mlango.agents.providers.unsupported import Unsupported
 from mlango.agents.providers.wire import Encoder
+from mlango.conf import settings
 from mlango.core.provider import Completion, Delta, Message, Provider
 from mlango.core.threads import in_pool
 from mlango.core.tools import ToolSchemas
@@ -139,8 +140,9 @@ class LiteLLMProvider(Provider):
         if not tools:
             return {}
         schemas = tools if isinstance(tools, ToolSchemas) else ToolSchemas(tools)
+        compact = settings.COMPACT_TOOL_SCHEMAS
         dialect = "gemini" if "gemini" in model else "openai"
-        return {"tools": json.loads(schemas.adapt(dialect).encoded)}
+        return {"tools": json.loads(schemas.adapt(dialect, compact=compact).encoded)}
 
     def _options(self, model: str, given: dict[str, Any]) -> dict[str, Any]:
         """Return the options that the model takes, by litellm's names."""

@@ -16,6 +16,7 @@ from mlango.agents.providers.metering import estimate
 from mlango.agents.providers.sse import Answer
 from mlango.agents.providers.unsupported import Unsupported
 from mlango.agents.providers.wire import Encoder, encode
+from mlango.conf import settings
 from mlango.core.dialects import DIALECTS
 from mlango.core.provider import Delta, Message, Provider
 from mlango.core.tools import ToolSchemas
@@ -150,7 +151,8 @@ class OpenAICompatibleProvider(Provider):
         pieces: list[bytes | bytearray] = []
         if tools:
             schemas = tools if isinstance(tools, ToolSchemas) else ToolSchemas(tools)
-            pieces += [b',"tools":', schemas.adapt(self.dialect).encoded]
+            compact = settings.COMPACT_TOOL_SCHEMAS
+            pieces += [b',"tools":', schemas.adapt(self.dialect, compact=compact).encoded]
         pieces.append(b',"messages":[')
         if system:
             pieces += [encode({"role": "system", "content": system}), b"," if messages else b""]
