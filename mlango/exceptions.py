@@ -182,7 +182,9 @@ class EmptyResponse(MalformedResponse):
 
 
 class SessionBusy(MlangoError):
-    """Another run has the session's turn and did not end in time."""
+    """Another run has the session's turn and did not end in time. ``run`` is what was refused."""
+
+    run: AgentRun | None = None
 
 
 class CassetteError(MlangoError):

@@ -15,7 +15,7 @@ from mlango.core.events import Event, Started, StepFinished, ToolCalled
 from mlango.core.loop import iterate
 from mlango.core.run import FAILED, AgentRun, Run
 from mlango.core.signals import agent_finished, agent_started, agent_step, tool_called
-from mlango.exceptions import ProviderError, RunError
+from mlango.exceptions import ProviderError, RunError, SessionBusy
 from mlango.runtime.sync import Call
 
 if TYPE_CHECKING:
@@ -127,9 +127,9 @@ async def result_of(stream: AsyncRunStream, *, raise_on_error: bool) -> AgentRun
 
 
 def raise_failure(run: Run, result: AgentRun) -> None:
-    """Raise the ProviderError or RunError of a failed run, with the run on it."""
+    """Raise what made a run fail, with the run on it; what mlango does not know, as RunError."""
     error = run.exception
-    if isinstance(error, ProviderError):
+    if isinstance(error, ProviderError | SessionBusy):
         error.run = result
         raise error
     raise RunError(f"{type(error).__name__}: {error}", run=result) from error

@@ -44,7 +44,7 @@ async def answer(ask: Ask) -> HttpResponse:
     """Run to the end and return how the run ended."""
     try:
         run = await run_of(ask)
-    except RunError as error:
+    except (RunError, SessionBusy) as error:
         raise problem_of(ask, error) from error
     described = run.describe()
     return HttpResponse(
@@ -60,9 +60,9 @@ async def run_of(ask: Ask) -> AgentRun:
     return run
 
 
-def problem_of(ask: Ask, error: RunError) -> Problem:
+def problem_of(ask: Ask, error: RunError | SessionBusy) -> Problem:
     """Return what a client may know about a failed run; the log has the rest."""
-    cause = error if isinstance(error, ProviderError) else error.__cause__
+    cause = error if isinstance(error, ProviderError | SessionBusy) else error.__cause__
     trace = error.run.trace_uuid if error.run else ""
     if isinstance(cause, SessionBusy):
         return Problem(409, str(cause), id=trace)

@@ -13,6 +13,8 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
+from mlango.agents import Agent
+from mlango.agents.providers import ScriptedProvider
 from mlango.agents.providers.scripted import call
 from mlango.core.memory import SessionKey
 from mlango.core.provider import Completion, Provider
@@ -168,6 +170,26 @@ def test_a_run_that_waits_too_long_is_refused(where, settings):
         "0.05 seconds."
     )
     assert finish(in_session()).status == "finished"
+
+
+@everywhere
+def test_a_caller_is_told_that_the_session_is_busy(where, settings):
+    settings.MLANGO = {"SESSION_WAIT": 0}
+
+    class Waited(Agent):
+        class Meta:
+            model = "test"
+            provider = ScriptedProvider(["a", "b"])
+
+    agent = Waited()
+    with agent.stream("x", session_id="s1") as first:
+        next(first)
+        next(first)
+        with pytest.raises(SessionBusy, match="Another run has the turn") as caught:
+            agent.run("y", session_id="s1")
+
+    assert caught.value.run.status == "failed"
+    assert caught.value.run.steps == 0
 
 
 @pytest.mark.django_db(transaction=True)
