@@ -112,7 +112,7 @@ class Settings:
         if f"MLANGO_{key}" in os.environ:
             value = from_environment(key)
         else:
-            value = getattr(django_settings, "MLANGO", {}).get(key, DEFAULTS[key])
+            value = given().get(key, DEFAULTS[key])
             problem = problem_with(key, value)
             if problem:
                 raise Misconfigured(problem)
@@ -124,7 +124,7 @@ class Settings:
         source = getattr(django_settings, "MLANGO", None)
         if source is not self._source or source != self._copy:
             self.reload()
-            self._source, self._copy = source, dict(source or {})
+            self._source, self._copy = source, dict(given())
         return self._version
 
     def reload(self) -> None:
@@ -134,9 +134,22 @@ class Settings:
         self._version += 1
 
 
+def given() -> dict[str, Any]:
+    """Return what the settings of the project say. Raises Misconfigured."""
+    value = getattr(django_settings, "MLANGO", {})
+    if isinstance(value, dict):
+        return value
+    raise Misconfigured(f"The setting MLANGO must be a dict, not {value!r}.")
+
+
 def from_environment(key: str) -> Any:
     """Return the value of ``MLANGO_<key>``, of the type of the default."""
     name, text = f"MLANGO_{key}", os.environ[f"MLANGO_{key}"]
+    if isinstance(DEFAULTS[key], dict):
+        raise Misconfigured(
+            f"The environment variable {name} cannot hold a dict. Unset it, and set "
+            f"MLANGO[{key!r}] in the settings."
+        )
     value = _parsed(key, text)
     problem = problem_with(key, value)
     if problem:

@@ -5,6 +5,8 @@ from django.core.checks import run_checks
 
 from mlango.agents import Agent, BufferMemory, MetastoreMemory
 from mlango.checks import TAG
+from mlango.conf import settings as mlango_settings
+from mlango.exceptions import Misconfigured
 from mlango.runtime.registry import registry
 
 ECHO = "mlango.agents.providers.echo.EchoProvider"
@@ -83,7 +85,7 @@ def test_every_wrong_entry_is_told(checked):
     [
         ("AGENT_MAX_STEPS", "many", "AGENT_MAX_STEPS is 'many'"),
         ("TRACING", "perhaps", "must be True or False"),
-        ("PROVIDERS", "echo", "must be a dict"),
+        ("PROVIDERS", "echo", "cannot hold a dict. Unset it"),
     ],
 )
 def test_a_wrong_variable_of_the_environment_is_told(checked, monkeypatch, name, value, message):
@@ -122,3 +124,10 @@ def test_another_memory_needs_no_traces(checked):
     remembering(BufferMemory(k=3))
 
     assert not checked({"TRACING": False, "CAPTURE_CONTENT": False})
+
+
+def test_a_setting_that_is_no_dict_is_told_by_the_first_run_too(settings):
+    settings.MLANGO = 3
+
+    with pytest.raises(Misconfigured, match="The setting MLANGO must be a dict, not 3"):
+        mlango_settings.TRACING  # noqa: B018

@@ -30,6 +30,6 @@ class Command(TerminalCommand):
         tools = [each.name for each in (*meta.tools, *meta.methods) if isinstance(each, Tool)]
         self.out.line(meta.label)
         if meta.description:
-            self.out.line(f"  {one_line(meta.description)}")
+            self.out.short_line(f"  {one_line(meta.description)}")
         self.out.line(f"  model: {meta.model or 'the default'}")
         self.out.line(f"  tools: {', '.join(tools) or 'none'}")
