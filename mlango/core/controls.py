@@ -1,0 +1,98 @@
+"""What may watch over a run: limits, guardrails, rules, approvals, compaction, hooks.
+
+A control sits at the seams of the loop, which knows nothing of any one of them. It ends a
+run with ``Halt``, refuses a call with ``ToolError``, and parks a call with ``Parked``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlango.core.calls import Job
+    from mlango.core.provider import Completion, Message
+    from mlango.core.run import Run, ToolOutcome
+
+SEAMS = (
+    "begin",
+    "before_model",
+    "holds",
+    "after_model",
+    "before_call",
+    "after_call",
+    "before_finish",
+    "end",
+)
+
+
+class Halt(Exception):
+    """Ends the run as ``stopped``, for ``reason`` and with ``text`` as its error."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class Parked(Exception):
+    """Leaves a tool call open. The run waits once the other calls of the turn are done."""
+
+
+class Control:
+    """Watches over one run. Override what is needed; the rest costs nothing."""
+
+    async def begin(self, run: Run) -> None:
+        """Look at a run that begins: its history and what was said are there."""
+
+    async def before_model(self, run: Run) -> None:
+        """Look at a run that is about to ask the model; ``run.view`` is what it will read."""
+
+    def holds(self, run: Run) -> bool:
+        """Return whether what the model says must be held back for now."""
+        return False
+
+    async def after_model(self, run: Run, completion: Completion) -> Completion:
+        """Return the answer as it may be used. What was held back is released after this."""
+        return completion
+
+    async def before_call(self, run: Run, job: Job, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments to call the tool with."""
+        return arguments
+
+    async def after_call(self, run: Run, job: Job, outcome: ToolOutcome) -> ToolOutcome:
+        """Return what the call came to."""
+        return outcome
+
+    async def before_finish(self, run: Run) -> list[Message]:
+        """Return what to tell the model, if the run may not end with its answer."""
+        return []
+
+    async def end(self, run: Run) -> None:
+        """Give back what is held. Called once, however the run ended."""
+
+
+Seam = tuple[Callable[..., Coroutine[Any, Any, Any]], ...]
+
+
+class Controls:
+    """The controls of a run by seam: at each, those that do something there, in order."""
+
+    __slots__ = SEAMS
+
+    begin: Seam
+    before_model: Seam
+    holds: tuple[Callable[[Run], bool], ...]
+    after_model: Seam
+    before_call: Seam
+    after_call: Seam
+    before_finish: Seam
+    end: Seam
+
+    def __init__(self, controls: tuple[Control, ...] = ()) -> None:
+        for seam in SEAMS:
+            own = getattr(Control, seam)
+            found = [each for each in controls if getattr(type(each), seam) is not own]
+            setattr(self, seam, tuple(getattr(each, seam) for each in found))
+
+
+NO_CONTROLS = Controls()
