@@ -8,12 +8,15 @@ READY = $(VENV)/.ready
 ON_SQLITE = MLANGO_TEST_DATABASE=sqlite
 ON_POSTGRES = MLANGO_TEST_DATABASE=postgres
 
-.PHONY: help setup demo test test-postgres coverage check format lock clean
+BENCHMARKS = loop traced journal direct stream through_litellm cold
+
+.PHONY: help setup demo test test-postgres coverage bench check format lock clean
 
 help:
 	@echo "make demo    run an agent, offline"
 	@echo "make test    run the tests on SQLite; ARGS='-k name' is passed on to pytest"
 	@echo "make check   formatting, lint, types, import contracts, spelling"
+	@echo "make bench   CPU time beside a floor, as ratios"
 	@echo "make lock    pin the newest allowed versions anew"
 	@echo "make clean   remove everything that was built"
 
@@ -38,6 +41,9 @@ coverage: $(READY)
 	@$(ON_SQLITE) $(BIN)/coverage run -m pytest -q -n auto $(ARGS)
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
+
+bench: $(READY)
+	@for name in $(BENCHMARKS); do $(ON_SQLITE) $(BIN)/python -W ignore benchmarks/$$name.py || exit 1; done
 
 check: $(READY)
 	$(BIN)/ruff format --check --output-format concise

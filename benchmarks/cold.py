@@ -2,7 +2,8 @@
 
     python benchmarks/cold.py
 
-Both are processes of their own, in the project of project_template/.
+Each is a process of its own, in the project of project_template/; ``check`` also runs there
+without mlango, as in a plain Django project.
 """
 
 import os
@@ -20,6 +21,8 @@ ROUNDS = 9
 SETTINGS = """
 from config.settings import *
 DATABASES["default"]["NAME"] = {name!r}
+if {plain}:
+    INSTALLED_APPS = [app for app in INSTALLED_APPS if app not in ("mlango", "support")]
 """
 
 
@@ -33,16 +36,26 @@ def cpu(command, env):
     return spent * 1e6
 
 
+def environment(folder, name, *, plain=False):
+    """Return the environment of a project of its own settings."""
+    with open(f"{folder}/{name}.py", "w") as file:
+        file.write(SETTINGS.format(name=f"{folder}/db.sqlite3", plain=plain))
+    return os.environ | {"DJANGO_SETTINGS_MODULE": name, "PYTHONPATH": folder}
+
+
 def main(folder):
-    with open(f"{folder}/cold_settings.py", "w") as file:
-        file.write(SETTINGS.format(name=f"{folder}/db.sqlite3"))
-    env = os.environ | {"DJANGO_SETTINGS_MODULE": "cold_settings", "PYTHONPATH": folder}
+    env = environment(folder, "cold_settings")
+    plain = environment(folder, "plain_settings", plain=True)
     cpu(("migrate",), env)
-    works = {"manage.py check": CHECK, "manage.py agent, on echo": AGENT}
+    works = {
+        "manage.py check": (CHECK, env),
+        "the same without mlango": (CHECK, plain),
+        "manage.py agent, on echo": (AGENT, env),
+    }
     times = {name: [] for name in works}
     for _ in range(ROUNDS):
-        for name, command in works.items():
-            times[name].append(cpu(command, env))
+        for name, work in works.items():
+            times[name].append(cpu(*work))
     print("a cold command")
     ratios.show(times)
 
