@@ -7,13 +7,14 @@ import pytest
 from mlango.agents.memory import MetastoreMemory
 from mlango.agents.providers.scripted import call
 from mlango.core.memory import SessionKey
+from mlango.core.messages import repaired
 from mlango.core.options import Bounds
 from mlango.core.provider import Completion
 from mlango.core.tools import tool
 from mlango.exceptions import Misconfigured, ProviderUnavailable
 from mlango.models import Session, Span, Trace
 from mlango.runtime.sessions import SessionTurn
-from tests.helpers import afinish, finish, new_run
+from tests.helpers import afinish, finish, new_run, stream
 
 INLINE = pytest.param("inline", marks=pytest.mark.django_db)
 WRITER = pytest.param("writer", marks=pytest.mark.django_db(transaction=True))
@@ -183,3 +184,18 @@ def test_a_number_of_turns_that_makes_no_sense_is_refused(max_turns):
 
 def test_it_tells_what_it_is():
     assert MetastoreMemory().describe() == {"type": "MetastoreMemory", "max_turns": 20}
+
+
+@everywhere
+@pytest.mark.parametrize("read", range(1, 8))
+def test_a_session_goes_on_after_a_stop_at_any_event(where, read):
+    turns = [[call("add", a=1, b=1), call("add", a=2, b=2)], "Two."]
+    events = stream(remembering(turns, [add]))
+    for _ in zip(range(read), events, strict=False):
+        pass
+    events.close()
+
+    again = finish(remembering(said="again"))
+
+    assert again.status == "finished"
+    assert repaired(again.messages) == again.messages
