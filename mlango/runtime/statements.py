@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from django.db import models
@@ -18,6 +19,7 @@ Adapter = Callable[[Any], Any]
 
 # Databases that take plain values as the fields hold them. For others the ORM does it.
 VENDORS = ("sqlite", "postgresql", "mysql")
+FEW = 10  # rows; SQLite takes 999 values in a statement if it is old
 _PLAIN = (models.CharField, models.TextField, models.IntegerField, models.BooleanField)
 
 
@@ -32,20 +34,28 @@ class Statement:
         self.columns = tuple(columns)
         by_name: dict[str, Any] = {f.attname: f for f in model._meta.concrete_fields}
         self.fields = [by_name[name] for name in columns]
-        self._sql: dict[str, str] = {}
+        self._sql: dict[tuple[str, int], str] = {}
 
     def execute(self, connection: BaseDatabaseWrapper, rows: list[Values]) -> None:
         """Write rows; call it in a transaction."""
         if connection.vendor not in VENDORS:
             self.save(connection.alias, [dict(zip(self.columns, r, strict=True)) for r in rows])
             return
-        sql = self._sql.get(connection.vendor)
-        if sql is None:
-            sql = self._sql[connection.vendor] = self.make_sql(connection)
         with connection.cursor() as cursor:
-            cursor.executemany(sql, self._adapted(connection, rows))
+            cursor.executemany(self.sql(connection), self._adapted(connection, rows))
 
-    def make_sql(self, connection: BaseDatabaseWrapper) -> str:
+    def sql(self, connection: BaseDatabaseWrapper, count: int = 1) -> str:
+        """Return the SQL that takes the values of so many rows at once."""
+        key = connection.vendor, count
+        if key not in self._sql:
+            self._sql[key] = self.make_sql(connection, count)
+        return self._sql[key]
+
+    def execute_at_once(self, connection: BaseDatabaseWrapper, rows: list[Values]) -> bool:
+        """Write a few rows by one statement, which needs no transaction; return if it could."""
+        return False
+
+    def make_sql(self, connection: BaseDatabaseWrapper, count: int = 1) -> str:
         raise NotImplementedError
 
     def save(self, alias: str, rows: list[dict[str, Any]]) -> None:
@@ -86,11 +96,20 @@ class Insert(Statement):
                 f"The columns of {model.__name__} are {sorted(needed)}, not {sorted(columns)}."
             )
 
-    def make_sql(self, connection: BaseDatabaseWrapper) -> str:
+    def execute_at_once(self, connection: BaseDatabaseWrapper, rows: list[Values]) -> bool:
+        if len(rows) > FEW or connection.vendor not in VENDORS:
+            return False
+        values = list(chain.from_iterable(self._adapted(connection, rows)))
+        with connection.cursor() as cursor:
+            cursor.execute(self.sql(connection, len(rows)), values)
+        return True
+
+    def make_sql(self, connection: BaseDatabaseWrapper, count: int = 1) -> str:
         quote = connection.ops.quote_name
         names = ", ".join(quote(field.column) for field in self.fields)
         marks = ", ".join(["%s"] * len(self.fields))
-        return f"INSERT INTO {quote(self.model._meta.db_table)} ({names}) VALUES ({marks})"
+        rows = ", ".join([f"({marks})"] * count)
+        return f"INSERT INTO {quote(self.model._meta.db_table)} ({names}) VALUES {rows}"
 
     def save(self, alias: str, rows: list[dict[str, Any]]) -> None:
         self.model._base_manager.using(alias).bulk_create([self.model(**row) for row in rows])
@@ -101,7 +120,7 @@ class Update(Statement):
 
     rank = 9
 
-    def make_sql(self, connection: BaseDatabaseWrapper) -> str:
+    def make_sql(self, connection: BaseDatabaseWrapper, count: int = 1) -> str:
         quote = connection.ops.quote_name
         *changed, key = (f"{quote(field.column)} = %s" for field in self.fields)
         table = quote(self.model._meta.db_table)

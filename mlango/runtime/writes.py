@@ -46,13 +46,18 @@ Rows = list[tuple[Write, Values]]
 
 
 def execute(alias: str, rows: Rows) -> None:
-    """Write rows in one transaction, or in one savepoint of the one that is open."""
+    """Write rows all or none, in one savepoint of the transaction if one is open."""
     by_statement: dict[Statement, list[Values]] = {}
     for write, values in rows:
         by_statement.setdefault(write.statement, []).append(values)
+    connection = connections[alias]
+    if len(by_statement) == 1 and not connection.in_atomic_block:
+        [(statement, values)] = by_statement.items()
+        if statement.execute_at_once(connection, values):
+            return
     with transaction.atomic(using=alias):
         for statement in sorted(by_statement, key=lambda statement: statement.rank):
-            statement.execute(connections[alias], by_statement[statement])
+            statement.execute(connection, by_statement[statement])
 
 
 def made(writes: Iterable[Write]) -> Rows:
