@@ -53,6 +53,16 @@ def test_parallel_calls_and_their_words_are_kept(manage, path):
     assert [call["id"] for call in run.messages[1]["tool_calls"]] == ["a", "b"]
 
 
+def test_what_a_provider_wants_to_read_again_is_kept(manage, path):
+    script(Completion("", [ToolCall("a", "shout", {"text": "x"})], raw_content=[{"sign": 1}]), "!")
+    Scripted().run("hi")
+
+    manage("traces", "export", "last", "--cassette", path)
+
+    run = Scripted().run("hi", provider=ReplayProvider(path, strict=True))
+    assert run.messages[1]["raw_content"] == [{"sign": 1}]
+
+
 def test_a_failed_call_is_exported_as_it_failed(manage, path):
     script(InvalidRequest("No such model."))
     Scripted().run("hi", raise_on_error=False)

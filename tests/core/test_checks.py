@@ -36,8 +36,13 @@ def test_good_settings_say_nothing(checked):
     )
 
 
-def test_a_site_that_names_no_provider_needs_no_package(checked):
+def test_a_site_that_names_no_provider_needs_no_package(checked, monkeypatch):
+    monkeypatch.setattr("mlango.agents.providers.registry.find_spec", lambda name: None)
+
     assert not checked({})
+    [(number, text)] = checked({"DEFAULT_PROVIDER": "gemini"})
+    assert number == "mlango.E005"
+    assert "needs the package 'litellm'" in text
 
 
 @pytest.mark.parametrize(
@@ -118,6 +123,12 @@ def test_memory_in_traces_needs_their_content(checked, mlango, options, expected
     remembering(MetastoreMemory(), **options)
 
     assert [number for number, _ in checked(mlango)] == expected
+
+
+def test_agents_are_checked_once_the_settings_are_right(checked):
+    remembering(MetastoreMemory())
+
+    assert [number for number, _ in checked({"TRACING": 3})] == ["mlango.E003"]
 
 
 def test_another_memory_needs_no_traces(checked):
