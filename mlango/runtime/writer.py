@@ -189,20 +189,28 @@ class Writer:
     # -- in the writer's thread ---------------------------------------------------------------
 
     def _work(self) -> None:
-        while jobs := self._take():
-            errands = [job for job in jobs if isinstance(job, Errand)]
-            try:
-                self._store([job for job in jobs if isinstance(job, Write)])
-                for errand in errands:
-                    errand.error = self._try(errand.alias, errand.run)
-                if not keeps():
-                    self._rest()
-            except Exception:
-                logger.exception("Traces were lost.")
-            finally:
-                for errand in errands:
-                    errand.tell(errand)
-        connections.close_all()
+        try:
+            while jobs := self._take():
+                self._do(jobs)
+        finally:
+            with self._changed:
+                if self._thread is threading.current_thread():  # something ended it early
+                    self._thread, self._is_awake = None, False
+            connections.close_all()
+
+    def _do(self, jobs: list[Write | Errand]) -> None:
+        errands = [job for job in jobs if isinstance(job, Errand)]
+        try:
+            self._store([job for job in jobs if isinstance(job, Write)])
+            for errand in errands:
+                errand.error = self._try(errand.alias, errand.run)
+            if not keeps():
+                self._rest()
+        except Exception:
+            logger.exception("Traces were lost.")
+        finally:
+            for errand in errands:
+                errand.tell(errand)
 
     def _take(self) -> list[Write | Errand]:
         """Wait for jobs and take them; an empty list means the end."""

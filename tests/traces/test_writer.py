@@ -218,6 +218,16 @@ class TestAWriter:
 
         assert Trace.objects.count() == 2
 
+    def test_starts_again_after_its_thread_was_ended(self, own_writer):
+        thread = own_writer.send("default", threading.current_thread).result(10)
+        own_writer.send("default", sys.exit).result(10)
+        thread.join(10)
+
+        own_writer.put(trace_write(new_run(), Recorder()))
+        assert own_writer.flush(10)
+
+        assert Trace.objects.count() == 1
+
     def test_that_was_never_used_has_nothing_to_flush_or_close(self):
         unused = Writer()
 
