@@ -218,6 +218,7 @@ class TestAWriter:
 
         assert Trace.objects.count() == 2
 
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
     def test_starts_again_after_its_thread_was_ended(self, own_writer):
         thread = own_writer.send("default", threading.current_thread).result(10)
         own_writer.send("default", sys.exit).result(10)
