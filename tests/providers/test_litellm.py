@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
+import sys
 
 import pytest
 import pytest_asyncio
@@ -81,6 +83,34 @@ async def test_litellm_is_loaded_quietly(provider, model):
     assert not litellm.modify_params
     assert not litellm.drop_params
     assert not any((litellm.callbacks, litellm.success_callback, litellm.failure_callback))
+
+
+FIRST_CALL = """
+import asyncio, sys, django
+django.setup()
+from mlango.agents.providers.litellm import LiteLLMProvider
+
+async def ask():
+    provider = LiteLLMProvider(prefix="openai/", api_base=sys.argv[1], api_key="k")
+    async for delta in provider.astream(model="m", messages=[{"role": "user", "content": "hi"}]):
+        pass
+    await provider.aclose()
+
+asyncio.run(ask())
+"""
+
+
+def test_the_first_call_of_a_process_leaves_its_stderr_alone(model):
+    model.script(says("ok"))
+
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_CALL, model.url],
+        stderr=subprocess.PIPE,
+        env=os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings"},
+        check=False,
+    )
+
+    assert (done.stderr, done.returncode) == (b"", 0)
 
 
 # -- requests -----------------------------------------------------------------------------------

@@ -277,6 +277,8 @@ def loaded() -> Any:
     with warnings.catch_warnings():  # it changes the filters of the whole process
         warnings.simplefilter("ignore")
         import litellm  # type: ignore[import-untyped,unused-ignore]
+    # Pydantic's words about parts that litellm imports only with the first call.
+    warnings.filterwarnings("ignore", ".*`ReadOnly` qualifier", UserWarning, "pydantic")
     litellm.suppress_debug_info = True
     if not chosen:
         for name in LOGGERS:
