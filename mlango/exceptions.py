@@ -6,6 +6,7 @@ MlangoError
 │   └── UnknownAgent               no agent has this label
 ├── Misused                        a call is wrong: an unknown argument, run() in a loop
 ├── RunError                       a run failed; carries it as ``.run``
+│   ├── OverBudget                 a limit was reached that asks to raise
 │   └── ProviderError              the model could not be asked or did not answer
 │       ├── AuthenticationFailed
 │       ├── RateLimited
@@ -17,6 +18,7 @@ MlangoError
 │       └── MalformedResponse
 │           └── EmptyResponse
 ├── SessionBusy                    another run has the session's turn
+├── AlreadyDecided                 somebody else has decided, or the time is over
 ├── CassetteError                  a cassette is missing, broken or does not match
 ├── TraceNotFound                  no trace has this id, or several have
 └── ToolError                      told to the model, word for word
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from mlango.core.run import AgentRun
 
 __all__ = [
+    "AlreadyDecided",
     "AuthenticationFailed",
     "CassetteError",
     "ContentFiltered",
@@ -47,6 +50,7 @@ __all__ = [
     "Misconfigured",
     "Misused",
     "MlangoError",
+    "OverBudget",
     "ProviderError",
     "ProviderTimeout",
     "ProviderUnavailable",
@@ -93,6 +97,10 @@ class RunError(MlangoError):
     def __init__(self, message: str = "", *, run: AgentRun | None = None) -> None:
         super().__init__(message)
         self.run = run
+
+
+class OverBudget(RunError):
+    """A limit was reached whose ``on_exceeded`` is ``"raise"``."""
 
 
 class ProviderError(RunError):
@@ -185,6 +193,10 @@ class SessionBusy(MlangoError):
     """Another run has the session's turn and did not end in time. ``run`` is what was refused."""
 
     run: AgentRun | None = None
+
+
+class AlreadyDecided(MlangoError):
+    """An approval was decided before, or its time is over."""
 
 
 class CassetteError(MlangoError):

@@ -6,6 +6,13 @@ from mlango.lazy import exports
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
+    from mlango.agents.guardrails import (
+        DenyTopics,
+        LLMJudge,
+        MaxLength,
+        Regex,
+        SecretScan,
+    )
     from mlango.agents.memory import (
         BufferMemory,
         History,
@@ -20,11 +27,18 @@ if TYPE_CHECKING:
     from mlango.agents.traces import get_trace, recent_traces
     from mlango.core.context import Context
     from mlango.core.events import (
+        ApprovalDecided,
+        ApprovalRequested,
         ArtifactAdded,
+        BudgetExceeded,
         Event,
         Failed,
         Finished,
         FollowedUp,
+        GuardrailRewrote,
+        GuardrailTripped,
+        HandedOff,
+        QuestionAsked,
         ReasoningChunk,
         Retrying,
         Started,
@@ -37,6 +51,9 @@ if TYPE_CHECKING:
         ToolFinished,
         ToolProgress,
     )
+    from mlango.core.guardrails import Block, Guardrail, GuardrailContext, Rewrite
+    from mlango.core.limits import Limits
+    from mlango.core.policy import Approval, allow, ask, deny
     from mlango.core.run import AgentRun
     from mlango.core.tools import Tool, ToolResult, Toolset, tool
     from mlango.exceptions import ProviderError, RunError, ToolError
@@ -44,23 +61,41 @@ if TYPE_CHECKING:
 __all__ = [
     "Agent",
     "AgentRun",
+    "Approval",
+    "ApprovalDecided",
+    "ApprovalRequested",
     "ArtifactAdded",
+    "Block",
+    "BudgetExceeded",
     "BufferMemory",
     "Context",
+    "DenyTopics",
     "Event",
     "Failed",
     "Finished",
     "FollowedUp",
+    "Guardrail",
+    "GuardrailContext",
+    "GuardrailRewrote",
+    "GuardrailTripped",
+    "HandedOff",
     "History",
+    "LLMJudge",
+    "Limits",
+    "MaxLength",
     "Memory",
     "MetastoreMemory",
     "NullMemory",
     "ProviderError",
+    "QuestionAsked",
     "ReasoningChunk",
     "RecordingProvider",
+    "Regex",
     "ReplayProvider",
     "Retrying",
+    "Rewrite",
     "RunError",
+    "SecretScan",
     "SessionKey",
     "Started",
     "Steered",
@@ -76,8 +111,11 @@ __all__ = [
     "ToolResult",
     "Toolset",
     "WindowMemory",
+    "allow",
+    "ask",
     "current_date",
     "day_name",
+    "deny",
     "get_trace",
     "http_request",
     "recent_traces",
@@ -86,6 +124,7 @@ __all__ = [
 
 _MODULES = {
     "mlango.agents.agent": ["Agent"],
+    "mlango.agents.guardrails": ["DenyTopics", "LLMJudge", "MaxLength", "Regex", "SecretScan"],
     "mlango.agents.memory": [
         "BufferMemory",
         "History",
@@ -99,6 +138,9 @@ _MODULES = {
     "mlango.agents.toolsets.builtin": ["current_date", "day_name", "http_request"],
     "mlango.agents.traces": ["get_trace", "recent_traces"],
     "mlango.core.context": ["Context"],
+    "mlango.core.guardrails": ["Block", "Guardrail", "GuardrailContext", "Rewrite"],
+    "mlango.core.limits": ["Limits"],
+    "mlango.core.policy": ["Approval", "allow", "ask", "deny"],
     "mlango.core.run": ["AgentRun"],
     "mlango.core.tools": ["Tool", "ToolResult", "Toolset", "tool"],
     "mlango.exceptions": ["ProviderError", "RunError", "ToolError"],

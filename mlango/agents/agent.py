@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from django.apps import apps
@@ -11,8 +12,12 @@ from django.utils.module_loading import import_string
 
 from mlango.agents.defaults import Defaults, defaults_of
 from mlango.agents.fields import AgentField
+from mlango.agents.handoffs import handoff_tool
+from mlango.agents.references import agent_of, check_references, name_of
 from mlango.agents.resolve import run_for
+from mlango.agents.resume import aresumed, resumed
 from mlango.agents.streams import AsyncRunStream, RunStream, result_of
+from mlango.agents.subagents import AsTool, tool_of
 from mlango.core.memory import Memory
 from mlango.core.options import UNSET, Options, build
 from mlango.core.run import AgentRun
@@ -40,6 +45,8 @@ class Agent:
         super().__init_subclass__(**kwargs)
         bases = [vars(base)["_meta"] for base in cls.__mro__[1:] if "_meta" in vars(base)]
         cls._meta = build(cls.__name__, bases, vars(cls).get("Meta"), _derived(cls))
+        if cls._meta.guardrails:
+            cls._meta = _guarded(cls)
         cls._fields = _collected(cls, AgentField)
         cls._tool_methods = _collected(cls, Tool)
         _check(cls)
@@ -105,6 +112,31 @@ class Agent:
         """Return the events of a run as an async iterator; leaving it stops the run."""
         return AsyncRunStream(run_for(self, message, options))
 
+    def resume(self, trace: Any, **options: Any) -> AgentRun:
+        """Go on with a run to its end and return the AgentRun; see ``aresume``."""
+        call = Call(f"await {type(self).__name__}().aresume(...)")
+        stream = AsyncRunStream(resumed(self, trace, options, call))
+        return call.run(result_of(stream, raise_on_error=options.get("raise_on_error", True)))
+
+    def resume_stream(self, trace: Any, **options: Any) -> RunStream:
+        """Go on with a run and return its further events; see ``aresume`` and ``stream``."""
+        call = Call(f"{type(self).__name__}().aresume_stream(...)")
+        return RunStream(AsyncRunStream(resumed(self, trace, options, call)), call)
+
+    async def aresume_stream(self, trace: Any, **options: Any) -> AsyncRunStream:
+        """Go on with a run and return its further events; see ``aresume`` and ``astream``."""
+        return AsyncRunStream(await aresumed(self, trace, options))
+
+    async def aresume(self, trace: Any, **options: Any) -> AgentRun:
+        """Go on with a run that waits, stopped, was cancelled or failed; return the AgentRun.
+
+        ``trace`` is its row, its uuid or its AgentRun. The options are those of ``arun``
+        that do not belong to its beginning, such as ``max_steps`` or ``limits``, which count
+        from that beginning. Raises TraceNotFound, or Misused if it cannot go on.
+        """
+        stream = await self.aresume_stream(trace, **options)
+        return await result_of(stream, raise_on_error=options.get("raise_on_error", True))
+
     @classmethod
     def chat(cls, message: Any, **options: Any) -> AgentRun:
         """Run an agent of this class as it is declared."""
@@ -128,6 +160,18 @@ class Agent:
         """Return a view that answers with the run's events as they happen; see as_endpoint."""
         endpoint: Any = import_string("mlango.serve.sse.endpoint")
         return endpoint(cls(**config), permission)  # type: ignore[no-any-return]
+
+    # -- working with others ------------------------------------------------------------------
+
+    as_tool = AsTool()
+
+    def _colleagues(self) -> list[Tool]:
+        """Return the tools that ask other agents, or hand over to them."""
+        meta = self._meta
+        return [
+            *(tool_of(agent_of(each)) for each in meta.subagents),
+            *(handoff_tool(each) for each in meta.handoffs),
+        ]
 
     # -- telling about itself -----------------------------------------------------------------
 
@@ -162,6 +206,16 @@ def _derived(cls: type[Agent]) -> dict[str, Any]:
         "verbose_name": cls.__name__,
         "methods": tuple(_collected(cls, Tool).values()),
     }
+
+
+def _guarded(cls: type[Agent]) -> Options:
+    """Return the options with the guardrails made that are named or given as classes."""
+    # Few agents need them, and so they are imported here.
+    from mlango.agents.guardrails import guardrails_of
+
+    declared = cls._meta.guardrails
+    made = guardrails_of(f"{cls.__name__}.Meta.guardrails", declared)
+    return replace(cls._meta, guardrails=made)
 
 
 def _app_label(module: str) -> str:
@@ -202,6 +256,15 @@ def _check(cls: type[Agent]) -> None:
             )
         if names.setdefault(item.name, item) is not item:
             raise Misconfigured(f"{cls.__name__} has two tools named {item.name!r}. Rename one.")
+    check_references(cls.__name__, "subagents", meta.subagents)
+    check_references(cls.__name__, "handoffs", meta.handoffs)
+    for name in (
+        *(name_of(each) for each in meta.subagents),
+        *(f"transfer_to_{name_of(each)}" for each in meta.handoffs),
+    ):
+        if name in names:
+            raise Misconfigured(f"{cls.__name__} has two tools named {name!r}. Rename one.")
+        names[name] = None
     memory = meta.memory
     if memory is not UNSET and not isinstance(memory, Memory):
         if isinstance(memory, type) and issubclass(memory, Memory):

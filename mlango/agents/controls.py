@@ -4,13 +4,52 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django.core.exceptions import PermissionDenied
+
+from mlango.agents.approvals import Asking
+from mlango.agents.spending import earlier_in
+from mlango.agents.team import Sharing, Succession
 from mlango.core.controls import NO_CONTROLS, Control, Controls
+from mlango.core.guardrails import Guarding
+from mlango.core.limits import Limiting
+from mlango.core.memory import SessionKey
+from mlango.core.threads import in_thread
 
 if TYPE_CHECKING:
-    from mlango.agents.agent import Agent
+    from mlango.core.run import Run
 
 
-def controls_for(agent: Agent, given: dict[str, Any]) -> Controls:
-    """Return the controls of a run of ``agent`` with the options it was ``given``."""
+def controls_for(run: Run, given: dict[str, Any], key: SessionKey | None) -> Controls:
+    """Return the controls of a run, whose tools are known, with the options it was ``given``.
+
+    ``key`` is the run's session, None without one.
+    """
+    meta = run.agent._meta
     controls: list[Control] = []
+    if meta.permission:
+        controls.append(Permitted(meta.permission))
+    limits = given["limits"] or meta.limits
+    session_limits = meta.session_limits if key is not None else None
+    if limits or session_limits:
+        controls.append(Limiting(limits, session_limits, earlier_in(key)))
+    if meta.guardrails:
+        controls.append(Guarding(meta.guardrails))
+    if meta.permissions or meta.ask_question or run.toolbox.asks:
+        controls.append(Asking(meta.permissions, given["approve"]))
+    if run.lead is not None:
+        controls.append(Sharing())
+    if meta.handoffs:  # the last of all: it goes on to those of the agent that takes over
+        controls.append(Succession())
     return Controls(tuple(controls)) if controls else NO_CONTROLS
+
+
+class Permitted(Control):
+    """Ends a run at once whose user may not use the agent."""
+
+    def __init__(self, permission: str) -> None:
+        self.permission = permission
+
+    async def begin(self, run: Run) -> None:
+        allowed = getattr(run.user, "has_perm", None)
+        if allowed is None or not await in_thread(allowed, self.permission):
+            raise PermissionDenied(f"{run.label} needs the permission {self.permission!r}.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 
+from mlango.agents.approvals import ask_question
 from mlango.agents.controls import controls_for
 from mlango.agents.defaults import Defaults, defaults_of, set_or
 from mlango.agents.memory.null import NullMemory
@@ -16,13 +17,14 @@ from mlango.agents.providers.routing import resolve
 from mlango.conf import settings
 from mlango.core.context import Context
 from mlango.core.journal import Journal
+from mlango.core.limits import Limits
 from mlango.core.memory import Memory, SessionKey, owner_key
 from mlango.core.messages import check_messages, content_parts, text_of, user_messages
 from mlango.core.options import Options, is_count
 from mlango.core.provider import Message
 from mlango.core.run import Run
 from mlango.core.threads import in_thread
-from mlango.core.tools import Toolbox, Toolset
+from mlango.core.tools import Tool, Toolbox, Toolset
 from mlango.core.values import clean_json
 from mlango.exceptions import Misused, did_you_mean
 from mlango.runtime.sync import Call, close_own_thread, own_thread
@@ -41,7 +43,9 @@ RUN_OPTIONS = (
     "memory",
     "provider",
     "model",
+    "limits",
     "max_steps",
+    "approve",
     "metadata",
     "raise_on_error",
 )
@@ -49,8 +53,17 @@ REQUEST_OPTIONS = ("max_tokens", "temperature", "stop_sequences", "thinking", "e
 CLOSE = 0.75  # how alike a misspelt option must be to be taken for one
 
 
-def run_for(agent: Agent, message: Any, options: dict[str, Any], call: Call | None = None) -> Run:
-    """Return the Run that ``agent.run(message, **options)`` means; raise Misused early."""
+def run_for(
+    agent: Agent,
+    message: Any,
+    options: dict[str, Any],
+    call: Call | None = None,
+    lead: Run | None = None,
+) -> Run:
+    """Return the Run that ``agent.run(message, **options)`` means; raise Misused early.
+
+    ``lead`` is the run that it works for.
+    """
     extra = {name: value for name, value in options.items() if name not in RUN_OPTIONS}
     _refuse_misspelt(agent, extra)
     given = {name: options.get(name) for name in RUN_OPTIONS}
@@ -63,8 +76,11 @@ def run_for(agent: Agent, message: Any, options: dict[str, Any], call: Call | No
         if not is_count(given["max_steps"]):
             raise Misused(f"max_steps must be a positive number, not {given['max_steps']!r}.")
         bounds = replace(bounds, max_steps=given["max_steps"])
+    if not isinstance(given["limits"], Limits | None):
+        raise Misused(f"limits must be Limits(...), not {given['limits']!r}.")
     user = given["user"] or _user_of(given["request"])
     memory, key = _memory(agent, given, user)
+    session = _session_key(meta, given, user)
     run = Run(
         label=meta.label,
         agent=agent,
@@ -77,9 +93,8 @@ def run_for(agent: Agent, message: Any, options: dict[str, Any], call: Call | No
         journal=_journal(defaults),
         memory=memory,
         memory_key=key,
-        turn=_turn(meta, given, user),
+        turn=_turn(session),
         price=price,
-        controls=controls_for(agent, given),
         history=_history(given["history"]),
         disclose_errors=_disclose(meta),
         capture_content=defaults.capture_content,
@@ -88,10 +103,13 @@ def run_for(agent: Agent, message: Any, options: dict[str, Any], call: Call | No
         user=user,
         request=given["request"],
         state={} if given["state"] is None else given["state"],
-        session_id=str(given["session_id"] or ""),
+        session_id=lead.session_id if lead else str(given["session_id"] or ""),
         metadata=dict(given["metadata"] or {}),
+        parent=lead.uuid if lead else None,
+        lead=lead,
+        options=given,
     )
-    _bind(run, agent, given)
+    bind(run, agent, given, session)
     place(run, call)
     return run
 
@@ -151,14 +169,21 @@ def _memory(
     return memory, SessionKey(agent._meta.label, owner_key(user), str(given["session_id"]))
 
 
-def _turn(meta: Options, given: dict[str, Any], user: Any) -> Any:
-    """Return what keeps a session to one run at a time; None without a session."""
+def _session_key(meta: Options, given: dict[str, Any], user: Any) -> SessionKey | None:
+    """Return the key of the session whose rows are kept; None without one."""
     if not given["session_id"] or not apps.is_installed("mlango"):
+        return None
+    return SessionKey(meta.label, owner_key(user), str(given["session_id"]))
+
+
+def _turn(key: SessionKey | None) -> Any:
+    """Return what keeps a session to one run at a time."""
+    if key is None:
         return None
     # Rows can be imported only once the apps are loaded.
     from mlango.runtime.sessions import SessionTurn
 
-    return SessionTurn(SessionKey(meta.label, owner_key(user), str(given["session_id"])))
+    return SessionTurn(key)
 
 
 def _history(history: Any) -> list[Message]:
@@ -190,7 +215,7 @@ def _journal(defaults: Defaults) -> Journal:
     return RowJournal()
 
 
-def _bind(run: Run, agent: Agent, given: dict[str, Any]) -> None:
+def bind(run: Run, agent: Agent, given: dict[str, Any], session: SessionKey | None) -> None:
     """Set prompt, tools, model and provider: now where they are fixed, else at the start."""
     kind = type(agent)
     base = _base()
@@ -204,12 +229,15 @@ def _bind(run: Run, agent: Agent, given: dict[str, Any]) -> None:
         run.system = agent.get_system()
         run.toolbox = _toolbox(agent)
         _set_model(run, agent.get_model(), overridden)
+        run.controls = controls_for(run, given, session)
         return
 
     async def prepare(run: Run) -> None:
         run.system = str(await _asked(agent.get_system, run) or "")
-        run.toolbox = await Toolbox.collect(await _asked(agent.get_tools, run), Context(run))
+        tools = [*await _asked(agent.get_tools, run), *_own_tools(agent)]
+        run.toolbox = await Toolbox.collect(tools, Context(run))
         _set_model(run, await _asked(agent.get_model, run), overridden)
+        run.controls = controls_for(run, given, session)
 
     run.resolve = prepare
 
@@ -220,12 +248,17 @@ def _base() -> type[Agent]:
     return Agent
 
 
+def _own_tools(agent: Agent) -> list[Tool]:
+    """Return the tools that the agent's options bring, whatever get_tools() returns."""
+    return [*([ask_question] if agent._meta.ask_question else []), *agent._colleagues()]
+
+
 def _toolbox(agent: Agent) -> Toolbox:
     """Return the agent's tools, put together once per instance or, without methods, class."""
     holder = agent if agent._tool_methods else type(agent)
     toolbox = vars(holder).get("_toolbox")
     if toolbox is None:
-        toolbox = Toolbox(agent.get_tools())
+        toolbox = Toolbox([*agent.get_tools(), *_own_tools(agent)])
         type.__setattr__(holder, "_toolbox", toolbox) if isinstance(holder, type) else setattr(
             holder, "_toolbox", toolbox
         )
@@ -250,7 +283,10 @@ async def _asked(method: Any, run: Run) -> Any:
 
 
 def place(run: Run, call: Call | None = None) -> None:
-    """Give the run the thread for its blocking work: the waiting caller's, or its own."""
+    """Give the run the thread for its blocking work: its lead's, the waiting caller's, its own."""
+    if run.lead is not None:
+        run.context = run.lead.context
+        return
     if call is not None:
         run.context = call.context.copy()
         return

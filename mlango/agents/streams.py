@@ -15,7 +15,7 @@ from mlango.core.events import Event, Started, StepFinished, ToolCalled
 from mlango.core.loop import iterate
 from mlango.core.run import FAILED, AgentRun, Run
 from mlango.core.signals import agent_finished, agent_started, agent_step, tool_called
-from mlango.exceptions import ProviderError, RunError, SessionBusy
+from mlango.exceptions import RunError, SessionBusy
 from mlango.runtime.sync import Call
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ async def result_of(stream: AsyncRunStream, *, raise_on_error: bool) -> AgentRun
 def raise_failure(run: Run, result: AgentRun) -> None:
     """Raise what made a run fail, with the run on it; what mlango does not know, as RunError."""
     error = run.exception
-    if isinstance(error, ProviderError | SessionBusy):
+    if isinstance(error, RunError | SessionBusy):
         error.run = result
         raise error
     raise RunError(f"{type(error).__name__}: {error}", run=result) from error
@@ -139,7 +139,9 @@ async def _announced(run: Run) -> AsyncGenerator[Event]:
     """Pass the events on and send the signals about them, in the run's own context."""
     async with aclosing(iterate(run)) as events:
         async for event in events:
-            signal, arguments = _signal_of(run, event)
+            # Sub-agents tell their own, of which only the events pass here.
+            is_own = event.run == run.uuid
+            signal, arguments = _signal_of(run, event) if is_own else (None, {})
             if signal is not None and signal.receivers:
                 await run.spawn(
                     signal.asend_robust(

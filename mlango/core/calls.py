@@ -16,7 +16,7 @@ from mlango.core.events import Event, ToolCalled, ToolFinished
 from mlango.core.journal import TOOL, Entry
 from mlango.core.messages import tool_message
 from mlango.core.provider import ToolCall
-from mlango.core.run import STOPPED, Run, ToolOutcome
+from mlango.core.run import Run, ToolOutcome
 from mlango.core.slots import slots
 from mlango.core.tasks import start
 from mlango.core.threads import in_pool, in_thread
@@ -175,7 +175,8 @@ class Batch:
     async def rest(self) -> None:
         """Wait until a job ends, a deadline passes, or someone has something to tell."""
         run = self.run
-        if any(job.outcome is not None or job.is_parked for job in self.running):
+        ended = [job for job in self.running if job.outcome is not None or job.is_parked]
+        if ended or not self.running:
             return
         if not run.aborted:
             deadline = min(run.deadline, *(job.deadline for job in self.running))
@@ -186,7 +187,7 @@ class Batch:
     def _end_overdue(self, now: float) -> None:
         run = self.run
         if now >= run.deadline:
-            run.stop(STOPPED, "timeout", run.timeout_text())
+            run.time_out()
         if run.aborted or run.status != "running":
             self._cancel()
             return
@@ -263,6 +264,8 @@ async def perform(run: Run, job: Job) -> None:
         arguments = tool.parameters.validate(_checked(run, job.call.arguments))
         for before in run.controls.before_call:
             arguments = await before(run, job, arguments)
+        if job.outcome is not None:
+            return
         if tool.approval and not job.is_approved:
             raise ToolError(f"The tool {tool.name!r} needs an approval, which nobody gave.")
         content, is_error, details = await _invoke(run, job, tool, arguments)
@@ -272,7 +275,7 @@ async def perform(run: Run, job: Job) -> None:
     except Parked:
         job.is_parked = True
     except Halt as halt:
-        run.stop(STOPPED, halt.reason, str(halt))
+        run.halt(halt)
         job.end(CANCELLED, "cancelled")
     except InvalidArguments as error:
         job.end(clean(str(error)), "validation")

@@ -74,3 +74,8 @@ class Context:
     def artifact(self, data: bytes | str, mime_type: str, name: str) -> None:
         """Hand a file to whoever started the run; the model does not see it."""
         self._run.add_artifact(self._call, data, mime_type, name)
+
+
+def run_of(context: Context) -> Run:
+    """Return the run behind a context, which tools of mlango itself may need."""
+    return context._run

@@ -6,7 +6,7 @@ run with ``Halt``, refuses a call with ``ToolError``, and parks a call with ``Pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mlango.core.run import Run, ToolOutcome
 
 SEAMS = (
+    "hear",
     "begin",
     "before_model",
     "holds",
@@ -27,11 +28,15 @@ SEAMS = (
 
 
 class Halt(Exception):
-    """Ends the run as ``stopped``, for ``reason`` and with ``text`` as its error."""
+    """Ends the run for ``reason``, with ``text`` as its error.
 
-    def __init__(self, reason: str, text: str) -> None:
+    It ends as ``stopped``; with an ``error``, as ``failed`` by that.
+    """
+
+    def __init__(self, reason: str, text: str, *, error: Exception | None = None) -> None:
         super().__init__(text)
         self.reason = reason
+        self.error = error
 
 
 class Parked(Exception):
@@ -40,6 +45,14 @@ class Parked(Exception):
 
 class Control:
     """Watches over one run. Override what is needed; the rest costs nothing."""
+
+    async def hear(self, run: Run, said: list[Message]) -> list[Message]:
+        """Return what someone said as it may be read and stored.
+
+        Called for what a run begins with, before its trace is opened, and for each message
+        on the way.
+        """
+        return said
 
     async def begin(self, run: Run) -> None:
         """Look at a run that begins: its history and what was said are there."""
@@ -77,8 +90,10 @@ Seam = tuple[Callable[..., Coroutine[Any, Any, Any]], ...]
 class Controls:
     """The controls of a run by seam: at each, those that do something there, in order."""
 
-    __slots__ = SEAMS
+    __slots__ = ("all", *SEAMS)
 
+    all: tuple[Control, ...]
+    hear: Seam
     begin: Seam
     before_model: Seam
     holds: tuple[Callable[[Run], bool], ...]
@@ -88,11 +103,15 @@ class Controls:
     before_finish: Seam
     end: Seam
 
-    def __init__(self, controls: tuple[Control, ...] = ()) -> None:
+    def __init__(self, controls: Iterable[Control] = ()) -> None:
+        every = tuple(controls)
+        active: set[Control] = set()
         for seam in SEAMS:
             own = getattr(Control, seam)
-            found = [each for each in controls if getattr(type(each), seam) is not own]
+            found = [each for each in every if getattr(type(each), seam) is not own]
             setattr(self, seam, tuple(getattr(each, seam) for each in found))
+            active.update(found)
+        self.all = tuple(each for each in every if each in active)
 
 
 NO_CONTROLS = Controls()

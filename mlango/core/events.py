@@ -212,6 +212,104 @@ class ArtifactAdded(Event):
 
 @quick
 @dataclass(frozen=True, slots=True)
+class BudgetExceeded(Event):
+    """A limit was reached. ``scope`` is ``run`` or ``session``."""
+
+    kind: ClassVar[str] = "budget_exceeded"
+
+    limit: str
+    value: Any
+    max: Any
+    scope: str
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class GuardrailTripped(Event):
+    """A guardrail refused the input, the output or, on ``tools``, a call of ``tool``."""
+
+    kind: ClassVar[str] = "guardrail_tripped"
+
+    name: str
+    on: str
+    reason: str
+    tool: str
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class GuardrailRewrote(Event):
+    """A guardrail changed the input, the output or, on ``tools``, the arguments of ``tool``."""
+
+    kind: ClassVar[str] = "guardrail_rewrote"
+
+    name: str
+    on: str
+    reason: str
+    tool: str
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class ApprovalRequested(Event):
+    """A tool call waits for someone with ``permission``; without one, for the run's user.
+
+    ``arguments`` are those that will run, unless they are edited.
+    """
+
+    kind: ClassVar[str] = "approval_requested"
+
+    approval: str
+    name: str
+    tool_call_id: str
+    arguments: dict[str, Any]
+    permission: str
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class ApprovalDecided(Event):
+    """What was decided about a call takes effect.
+
+    ``decision`` is ``approved``, ``rejected`` or ``expired``; ``note`` is what the person
+    wrote.
+    """
+
+    kind: ClassVar[str] = "approval_decided"
+
+    approval: str
+    name: str
+    tool_call_id: str
+    decision: str
+    note: str
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class QuestionAsked(Event):
+    """The model asks the user something; ``options`` is None for a free answer."""
+
+    kind: ClassVar[str] = "question_asked"
+
+    approval: str
+    tool_call_id: str
+    question: str
+    options: list[str] | None
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class HandedOff(Event):
+    """Another agent goes on with the run. Both are told by their labels."""
+
+    kind: ClassVar[str] = "handed_off"
+
+    from_agent: str
+    to_agent: str
+
+
+@quick
+@dataclass(frozen=True, slots=True)
 class Finished(Event):
     """The run ended, but did not fail; last of all events."""
 

@@ -61,6 +61,9 @@ class Journal:
         super().__init_subclass__()
         cls.writes = cls.write is not Journal.write
 
+    def go_on(self, spans: int, errors: int) -> None:
+        """Go on with a run that has so many entries, of which so many failed."""
+
     async def open(self, run: Run) -> None:
         """Note that ``run`` began, with its history and the new messages."""
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Iterator
+from collections import deque
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from time import monotonic
 
@@ -51,11 +52,11 @@ async def iterate(run: Run) -> AsyncGenerator[Event]:
             async for event in events:
                 yield event
     except Halt as halt:
-        run.stop(STOPPED, halt.reason, str(halt))
+        run.halt(halt)
     except Interrupted:
         run.stop(CANCELLED, "cancelled", "The run was stopped.")
     except TimedOut:
-        run.stop(STOPPED, "timeout", run.timeout_text())
+        run.time_out()
     except Exception as error:  # noqa: BLE001 - the one place where a failure ends a run
         _fail(run, error)
     except BaseException:  # the reader left, or its task was cancelled
@@ -63,9 +64,8 @@ async def iterate(run: Run) -> AsyncGenerator[Event]:
         raise
     finally:
         await _end(run)
-    for event in run.drain():
+    for event in last_events(run):
         yield event
-    yield _last(run)
 
 
 def said_text(said: list[Message]) -> str:
@@ -83,11 +83,12 @@ def _fail(run: Run, error: Exception) -> None:
     run.stop(FAILED, "error", text)
 
 
-def _last(run: Run) -> Event:
-    result = run.result()
+def last_events(run: Run) -> list[Event]:
+    """Return what is left to tell of a run that has ended."""
+    told, result = list(run.drain()), run.result()
     if run.status == FAILED:
-        return run.emit(Failed, run.error, type(run.exception).__name__, result)
-    return run.emit(Finished, result)
+        return [*told, run.emit(Failed, run.error, type(run.exception).__name__, result)]
+    return [*told, run.emit(Finished, result)]
 
 
 async def _end(run: Run) -> None:
@@ -99,6 +100,8 @@ async def _end(run: Run) -> None:
 
 
 async def _store(run: Run) -> None:
+    if run.children:
+        await asyncio.wait(run.children)
     if run.status != WAITING:
         for _ in refuse(run, open_calls(run.messages), CANCELLED_CALL, "cancelled"):
             pass
@@ -126,16 +129,17 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
     # One generator for all steps: opening one for each model call and each batch of tool
     # calls would cost more than everything else in the loop.
     await run.spawn(_begin(run))
-    controls = run.controls
     calls = open_calls(run.messages)  # what a run that goes on has left open
     while True:
         if not calls:
-            if run.steering:
-                for event in _hear_steering(run):
-                    yield event
+            while run.steering:
+                said = await _heard(run, run.steering, run.steering_mode, "steer")
+                yield run.emit(Steered, said_text(said))
+                if run.steering_mode != "all":
+                    break
             if _must_stop(run):
                 return
-            for look in controls.before_model:
+            for look in run.controls.before_model:
                 await run.spawn(look(run))
             for event in run.drain():
                 yield event
@@ -185,13 +189,12 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
         if calls or run.steering or pausing:
             calls = []
             continue
-        if controls.before_finish and await run.spawn(_object(run)):
+        if run.controls.before_finish and await run.spawn(_object(run)):
             continue
         if not run.follow_ups:
             run.stop(FINISHED, "end_turn")
             return
-        said = run.next_queued(run.follow_ups, run.follow_up_mode)
-        run.hear(said, "follow_up")
+        said = await _heard(run, run.follow_ups, run.follow_up_mode, "follow_up")
         yield run.emit(FollowedUp, said_text(said))
 
 
@@ -217,11 +220,13 @@ async def _begin(run: Run) -> None:
     """Take the session's turn, recall what was said before, and open the trace."""
     if run.turn is not None:
         await run.turn.take(run)
-    if run.memory is not None and run.memory_key is not None:
+    if run.memory is not None and run.memory_key is not None and not run.is_resumed:
         run.history = await run.memory.aload(run.memory_key)
     if run.resolve is not None:
         await run.resolve(run)
     if not run.is_resumed:
+        for hear in run.controls.hear:
+            run.said = await hear(run, run.said)
         run.messages = [*run.history, *run.said]
     run.chars = sum(map(size, run.messages))
     run.call_ids = {
@@ -232,13 +237,13 @@ async def _begin(run: Run) -> None:
         await look(run)
 
 
-def _hear_steering(run: Run) -> Iterator[Event]:
-    while run.steering:
-        said = run.next_queued(run.steering, run.steering_mode)
-        run.hear(said, "steer")
-        yield run.emit(Steered, said_text(said))
-        if run.steering_mode != "all":
-            return
+async def _heard(run: Run, queue: deque[list[Message]], mode: str, name: str) -> list[Message]:
+    """Add to the conversation what waits in a queue, as the controls let it be read."""
+    said = run.next_queued(queue, mode)
+    for hear in run.controls.hear:
+        said = await run.spawn(hear(run, said))
+    run.hear(said, name)
+    return said
 
 
 def _must_stop(run: Run) -> bool:
@@ -256,7 +261,7 @@ def _must_stop(run: Run) -> bool:
             f"{bounds.max_history_chars} (MAX_MESSAGE_HISTORY_CHARS).",
         )
     elif monotonic() >= run.deadline:
-        run.stop(STOPPED, "timeout", run.timeout_text())
+        run.time_out()
     return run.status != "running"
 
 

@@ -72,6 +72,7 @@ class ModelCall:
             **run.request_options,
         }
         run.reply, run.released, run.watch.steerable = None, False, True
+        run.is_muted = False
         self.stream: AsyncGenerator[Delta] | None = None
         self.receive: Callable[[], Awaitable[Delta]] = self._whole
         # A provider that answers in one piece needs no stream, which costs to open.
@@ -124,7 +125,9 @@ class ModelCall:
             self.answer = checked = delta
             for after in controls.after_model:
                 checked = await after(self.run, checked)
-            if checked is not delta:
+            if self.run.is_muted:
+                held = [checked]
+            elif checked is not delta:
                 held = pieces(checked) if len(held) > 1 else [checked]
         first, *rest = held
         self.ahead.extendleft(reversed(rest))

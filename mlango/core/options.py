@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from typing import Any
 
+from mlango.core.limits import Limits
+from mlango.core.policy import Rule, rules_of
 from mlango.core.values import dumps
 from mlango.exceptions import Misconfigured, did_you_mean
 
@@ -77,6 +79,15 @@ class Options:
     thinking: str | None = UNSET
     effort: str | None = None
     max_parallel_tools: int = UNSET
+    limits: Limits | None = None
+    session_limits: Limits | None = None
+    guardrails: tuple[Any, ...] = ()
+    permission: str = ""
+    permissions: tuple[Rule, ...] = ()
+    ask_question: bool = False
+    subagents: tuple[Any, ...] = ()
+    handoffs: tuple[Any, ...] = ()
+    max_subagent_depth: int = 1
     tracing: bool = UNSET
     capture_content: bool = UNSET
     disclose_errors: bool = False
@@ -142,7 +153,9 @@ def build(owner: str, bases: list[Options], meta: type | None, derived: dict[str
     values |= read_meta(owner, meta)
     values = derived | values
     check(owner, values)
-    for name in ("tools", "stop_sequences", "tags"):
+    if "permissions" in values:
+        values["permissions"] = rules_of(values["permissions"])
+    for name in ("tools", "stop_sequences", "tags", "subagents", "handoffs"):
         if name in values:
             values[name] = tuple(values[name])
     return replace(Options(), **values)
@@ -180,6 +193,7 @@ def _one_of(choices: tuple[Any, ...]) -> tuple[Any, str]:
 
 _TEXT = (lambda value: isinstance(value, str), "a string")
 _FLAG = (_is_bool, "True or False")
+_LIMITS = (lambda value: value is None or isinstance(value, Limits), "Limits(...) or None")
 _RULES: dict[str, tuple[Any, str]] = {
     "model": (
         lambda value: isinstance(value, str) and bool(value.strip()),
@@ -196,6 +210,9 @@ _RULES: dict[str, tuple[Any, str]] = {
     ),
     "stop_sequences": (_strings, "a list of strings"),
     "tags": (_strings, "a list of strings"),
+    "subagents": (_sequence, "a list of agents, or of their labels"),
+    "handoffs": (_sequence, "a list of agents, or of their labels"),
+    "max_subagent_depth": (is_count, "a positive number"),
     "thinking": _one_of((None, UNSET, *THINKING)),
     "effort": _one_of((None, *EFFORTS)),
     "steering_mode": _one_of(STEERING_MODES),
@@ -203,6 +220,18 @@ _RULES: dict[str, tuple[Any, str]] = {
     "tracing": _FLAG,
     "capture_content": _FLAG,
     "disclose_errors": _FLAG,
+    "limits": _LIMITS,
+    "session_limits": _LIMITS,
+    "guardrails": (_sequence, "a list of guardrails"),
+    "permission": (
+        lambda value: value == "" or (isinstance(value, str) and value.count(".") == 1),
+        "a Django permission such as 'shop.use_support'",
+    ),
+    "permissions": (
+        lambda value: isinstance(value, list | tuple | dict),
+        "a list of rules, or a dict with allow, ask and deny",
+    ),
+    "ask_question": _FLAG,
     "abstract": _FLAG,
     "app_label": _TEXT,
     "verbose_name": _TEXT,

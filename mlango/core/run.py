@@ -13,7 +13,7 @@ from decimal import Decimal
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from mlango.core.controls import NO_CONTROLS, Controls
+from mlango.core.controls import NO_CONTROLS, Controls, Halt
 from mlango.core.events import ArtifactAdded, Event, ToolProgress
 from mlango.core.journal import AGENT, Entry, Journal
 from mlango.core.messages import size, text_of, user_messages
@@ -84,7 +84,8 @@ class Artifact:
 class AgentRun:
     """How a run ended and all that it did.
 
-    ``output`` is the text of the answer. ``status`` is ``finished``, ``stopped``,
+    ``output`` is the text of the answer; where ``Meta.output`` is set, its value, or None
+    without a valid answer. ``status`` is ``finished``, ``stopped``,
     ``waiting``, ``cancelled`` or ``failed``; ``stop_reason`` says why. ``cost`` is in US
     dollars, None when a price is unknown. ``messages`` hold the history and all that was
     added; ``elapsed`` is in seconds.
@@ -107,6 +108,7 @@ class AgentRun:
     session_id: str
     budget: Any = None
     approvals: list[Any] = field(default_factory=list)
+    handoffs: list[str] = field(default_factory=list)
 
     # The rows live above this floor; whoever keeps them says how to find one.
     find_trace: ClassVar[Callable[[str], Any]] = staticmethod(lambda uuid: None)
@@ -114,6 +116,11 @@ class AgentRun:
     @property
     def ok(self) -> bool:
         return self.status == FINISHED
+
+    @property
+    def last_agent(self) -> str:
+        """The label of the agent that the run ended as, after all handoffs."""
+        return self.handoffs[-1] if self.handoffs else self.agent
 
     @property
     def tools_used(self) -> list[str]:
@@ -129,6 +136,7 @@ class AgentRun:
         """Return the run as JSON-safe data."""
         return {
             "agent": self.agent,
+            "last_agent": self.last_agent,
             "output": to_json(self.output),
             "status": self.status,
             "stop_reason": self.stop_reason,
@@ -140,7 +148,7 @@ class AgentRun:
             "tools_used": self.tools_used,
             "tool_results": [result.describe() for result in self.tool_results],
             "artifacts": [artifact.describe() for artifact in self.artifacts],
-            "budget": self.budget,
+            "budget": self.budget.describe() if self.budget else None,
             "approvals": self.approvals,
             "trace": self.trace_uuid,
             "session_id": self.session_id,
@@ -182,6 +190,11 @@ class Run:
 
     uuid: str = field(default_factory=lambda: uuids.uuid4().hex)
     parent: str | None = None
+    lead: Run | None = None  # the run of the parent, in this process
+    children: set[asyncio.Task[Any]] = field(default_factory=set)
+    options: dict[str, Any] = field(default_factory=dict)  # as they were given
+    handoffs: list[str] = field(default_factory=list)
+    successor: Callable[[Run], Coroutine[Any, Any, None]] | None = None
     user: Any = None
     request: Any = None
     state: Any = None
@@ -210,11 +223,13 @@ class Run:
     artifacts: list[Artifact] = field(default_factory=list)
     reply: Completion | None = None
     released: bool = False
+    is_muted: bool = False  # whether a control has what was just said kept from readers
     aborted: bool = False
     cuts: int = 0
     slept: float = 0.0
     call_ids: set[str] = field(default_factory=set)
     deadline: float = NEVER
+    time_budget: Any = None  # the limit that set the deadline, if one did
 
     steering: deque[list[Message]] = field(default_factory=deque)
     follow_ups: deque[list[Message]] = field(default_factory=deque)
@@ -251,14 +266,30 @@ class Run:
         return self.ordering
 
     def count(self, usage: Usage, cost: Decimal | None) -> None:
-        """Add what a model call used."""
+        """Add what a model call used, to the runs that this one works for too."""
         self.usage = self.usage + usage if self.usage is not NO_USAGE else usage
         self.cost = None if cost is None or self.cost is None else self.cost + cost
+        if self.lead is not None:
+            self.lead.count(usage, cost)
 
     def stop(self, status: str, reason: str, error: str = "") -> None:
         """Note how the run ended; the first word counts."""
         if self.status == "running":
             self.status, self.stop_reason, self.error = status, reason, error
+
+    def halt(self, halt: Halt) -> None:
+        """End as a control says."""
+        if halt.error is not None and self.status == "running":
+            self.exception = halt.error
+        self.stop(FAILED if halt.error else STOPPED, halt.reason, str(halt))
+
+    def time_out(self) -> None:
+        """Note that the run's time is up."""
+        if self.time_budget is None:
+            self.stop(STOPPED, "timeout", self.timeout_text())
+        else:
+            self.budget = self.time_budget
+            self.stop(STOPPED, "budget_exceeded", f"Stopped: {self.time_budget}.")
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start a task in a context of its own, with the run's thread for blocking work."""
@@ -278,7 +309,7 @@ class Run:
     def result(self) -> AgentRun:
         return AgentRun(
             agent=self.label,
-            output=self.text if self.output is None else self.output,
+            output=self.output if self._is_typed else self.text,
             text=self.text,
             status=self.status,
             stop_reason=self.stop_reason,
@@ -294,7 +325,12 @@ class Run:
             session_id=self.session_id,
             budget=self.budget,
             approvals=list(self.approvals),
+            handoffs=list(self.handoffs),
         )
+
+    @property
+    def _is_typed(self) -> bool:
+        return self.agent is not None and self.agent._meta.output is not None
 
     # -- what others ask, from any thread -------------------------------------------------
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from mlango.exceptions import ToolError
 
@@ -54,6 +56,16 @@ class Slots:
                 self._waiting.remove((loop, future))
         if future.done() and not future.cancelled():  # handed over too late
             self.free()
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Let others have the slot that the caller holds while it waits for them."""
+        self.free()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.taken += 1  # without a wait: it is free again in a moment
 
     def free(self) -> None:
         """Give a slot back, to the one who has waited longest."""

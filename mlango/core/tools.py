@@ -382,6 +382,7 @@ class Toolbox:
             self._add(each)
         self.get = self._tools.get
         self.schemas = ToolSchemas(each.to_schema() for each in self)
+        self.asks = any(each.approval for each in self)
 
     def _add(self, new: Tool) -> None:
         if not isinstance(new, Tool):

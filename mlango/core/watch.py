@@ -122,6 +122,10 @@ class Watch:
     def wake_soon(self) -> None:
         self.call_soon(lambda: None)
 
+    def end_soon(self, reason: Exception) -> None:
+        """End the present wait with ``reason``, if there is one."""
+        self.call_soon(lambda: self._end_wait(reason))
+
     def interrupt_soon(self, *, steered: bool = False) -> None:
         """End the present wait with Interrupted; a steering one only while ``steerable``."""
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from asgiref.sync import AsyncToSync, SyncToAsync
 from django.db import connections, router
 
-from mlango.core.threads import in_thread
+from mlango.core.threads import in_pool, in_thread
 from mlango.models import Trace
 from mlango.runtime.sync import Caller
+
+T = TypeVar("T")
 
 # Calls a function where it sees a transaction, and returns its result.
 Place = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -35,6 +38,19 @@ async def place_of(alias: str) -> Place | None:
     if is_in_memory(alias) or (has_caller() and await in_thread(in_transaction, alias)):
         return in_thread
     return None
+
+
+async def ask(function: Callable[..., T], /, *args: Any) -> T:
+    """Call a function that asks the database, in the caller's transaction if he has one.
+
+    No connection stays open after it: a caller's thread has his connection, and a pool's
+    thread gives its own back at once.
+    """
+    place = await place_of(alias())
+    if place is None:
+        place = in_thread if has_caller() else in_pool
+    result: T = await place(partial(function, *args))
+    return result
 
 
 def has_caller() -> bool:

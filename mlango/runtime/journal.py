@@ -53,6 +53,10 @@ class RowJournal(Journal):
     def wants_sync(self) -> bool:
         return self._waits or (self._place is None and writer.crowded)
 
+    def go_on(self, spans: int, errors: int) -> None:
+        """Go on with a trace that has so many spans, of which so many have failed."""
+        self._spans, self._errors = spans, errors
+
     async def open(self, run: Run) -> None:
         self._run = run
         try:
@@ -62,7 +66,8 @@ class RowJournal(Journal):
             if self._place is None:
                 writer.enter()
                 self._entered = True
-            self._put(INSERT_TRACE, trace_values, run)
+            if not run.is_resumed:
+                self._put(INSERT_TRACE, trace_values, run)
             if self._place is not None:
                 await self._place(self._write_here)
         except Exception as error:  # noqa: BLE001 - best effort: the run goes on untraced

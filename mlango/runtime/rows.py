@@ -42,7 +42,8 @@ def trace_values(run: Run) -> Values:
         user_id=user.pk if is_row else None,
         owner_key=owner_key(user)[:255],
         session_id=getattr(run.turn, "pk", None),
-        session_key=run.session_id[:128],
+        # A sub-agent's part is not one of the session's turns.
+        session_key="" if run.parent else run.session_id[:128],
         parent_id=run.parent,
         provider=_short(getattr(run.provider, "name", ""), 100),
         model=_short(run.model, 200),

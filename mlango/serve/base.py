@@ -63,11 +63,12 @@ def view(
     answer: Callable[[Ask], Awaitable[HttpResponseBase]], agent: Agent, permission: str
 ) -> View:
     """Return a view that checks a request, has it answered, and tells what is wrong with it."""
+    needed = [each for each in (agent._meta.permission, permission) if each]
 
     async def endpoint(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         try:
             check_request(request)
-            user = await in_thread(user_of, request, permission)
+            user = await in_thread(user_of, request, needed)
             return await answer(Ask(agent, request, user, **fields_of(request)))
         except Misused as error:
             return Problem(400, str(error)).response()
@@ -107,13 +108,13 @@ def check_request(request: HttpRequest) -> None:
         raise Problem(415, detail)
 
 
-def user_of(request: HttpRequest, permission: str) -> Any:
+def user_of(request: HttpRequest, needed: list[str]) -> Any:
     """Return who asks; raise a Problem unless logged in, by this site, and permitted.
 
     Asks the database, so call it where the ORM may be used.
     """
     try:
-        return permitted(request, permission)
+        return permitted(request, needed)
     finally:
         # The run has a thread of its own. This one waits, for minutes perhaps, and should
         # not hold a connection meanwhile.
@@ -121,14 +122,15 @@ def user_of(request: HttpRequest, permission: str) -> Any:
             close_connections()
 
 
-def permitted(request: HttpRequest, permission: str) -> Any:
+def permitted(request: HttpRequest, needed: list[str]) -> Any:
     """Return the user of a session; raise a Problem if that is nobody or may not do this."""
     user = request.user
     if not user.is_authenticated:
         raise Problem(401, "Log in first.", headers={"WWW-Authenticate": "Session"})
     check_csrf(request)
-    if permission and not user.has_perm(permission):
-        raise Problem(403, f"This needs the permission {permission!r}.")
+    for permission in needed:
+        if not user.has_perm(permission):
+            raise Problem(403, f"This needs the permission {permission!r}.")
     return user
 
 

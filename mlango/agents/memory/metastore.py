@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
 from django.utils import timezone
 
@@ -12,7 +11,6 @@ from mlango.core.memory import History, Memory, SessionKey
 from mlango.core.options import is_count
 from mlango.core.provider import Message
 from mlango.core.run import CANCELLED, FINISHED, STOPPED
-from mlango.core.threads import in_pool, in_thread
 from mlango.exceptions import Misconfigured
 from mlango.models import Session, Trace
 from mlango.runtime import database
@@ -54,15 +52,7 @@ class MetastoreMemory(Memory):
         )
 
     async def aload(self, key: SessionKey) -> list[Message]:
-        # A caller's thread has his connection; the run's own would keep one open while the
-        # model is asked, and a pool's thread gives it back at once.
-        place = await database.place_of(database.alias())
-        if place is not None:
-            recalled: list[Message] = await place(partial(self.load, key))
-        else:
-            hop = in_thread if database.has_caller() else in_pool
-            recalled = await hop(self.load, key)
-        return recalled
+        return await database.ask(self.load, key)
 
     def _newest(self, key: SessionKey) -> list[Trace]:
         """Return the traces to recall, newest first."""

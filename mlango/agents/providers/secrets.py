@@ -24,7 +24,7 @@ PATTERNS = re.compile(
     | \bxox[abeprs]-[A-Za-z0-9-]{10,}             # Slack
     | \b(?:AKIA|ASIA)[A-Z0-9]{16}\b               # AWS
     | \bhf_[A-Za-z0-9]{30,}                       # Hugging Face
-    | \beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*  # JSON Web Token
+    | (?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*  # JSON Web Token
     | (?<=\bBearer\s)[A-Za-z0-9._~+/-]{16,}=*
     | (?<=://)[^\s/:@]+:[^\s/@]+(?=@)             # user and password in an address
     | -----BEGIN[ A-Z]*PRIVATE\ KEY-----.*?(?:-----END[ A-Z]*PRIVATE\ KEY-----|\Z)
@@ -41,10 +41,10 @@ class Scrubber:
         found = "|".join(map(re.escape, values))
         self._values = re.compile(found) if found else None
 
-    def text(self, text: str) -> str:
+    def text(self, text: str, replacement: str = REDACTED) -> str:
         if self._values is not None:
-            text = self._values.sub(REDACTED, text)
-        return PATTERNS.sub(REDACTED, text)
+            text = self._values.sub(lambda match: replacement, text)
+        return PATTERNS.sub(lambda match: replacement, text)
 
     def data(self, value: Any) -> Any:
         if isinstance(value, str):

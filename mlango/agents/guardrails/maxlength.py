@@ -1,0 +1,34 @@
+"""MaxLength: refuses what is too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from mlango.agents.guardrails.text import TextGuardrail, Verdict
+from mlango.core.guardrails import INPUT, OUTPUT, Block
+from mlango.core.options import is_count
+from mlango.core.values import dumps
+from mlango.exceptions import Misconfigured
+
+
+class MaxLength(TextGuardrail):
+    """Refuses texts of more than ``max_chars`` characters; of arguments, their JSON text."""
+
+    name = "max-length"
+
+    def __init__(
+        self, max_chars: int = 10_000, *, on: str | Iterable[str] = (INPUT, OUTPUT)
+    ) -> None:
+        super().__init__(on=on)
+        if not is_count(max_chars):
+            raise Misconfigured(f"MaxLength: max_chars is a positive number, not {max_chars!r}.")
+        self.max_chars = max_chars
+
+    def check_text(self, text: str) -> Verdict:
+        if len(text) <= self.max_chars:
+            return None
+        return Block(f"{len(text)} characters, but at most {self.max_chars} are allowed.")
+
+    def check_arguments(self, arguments: dict[str, Any]) -> Verdict:
+        return self.check_text(dumps(arguments))

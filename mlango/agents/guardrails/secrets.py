@@ -1,0 +1,34 @@
+"""SecretScan: finds keys and passwords, by their form and those of this site by their value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mlango.agents.guardrails.text import BLOCK, TextGuardrail, Verdict, action_of
+from mlango.agents.providers.secrets import Scrubber
+from mlango.core.guardrails import INPUT, OUTPUT, Block, Rewrite
+
+REASON = "A secret, such as a key or a password."
+
+
+class SecretScan(TextGuardrail):
+    """Refuses secrets, or with ``action="rewrite"`` puts ``replacement`` in their place."""
+
+    name = "secret-scan"
+
+    def __init__(
+        self,
+        *,
+        action: str = BLOCK,
+        replacement: str = "[secret]",
+        on: str | Iterable[str] = (INPUT, OUTPUT),
+    ) -> None:
+        super().__init__(on=on)
+        self.action = action_of("SecretScan", action)
+        self.replacement = replacement
+
+    def check_text(self, text: str) -> Verdict:
+        rewritten = Scrubber().text(text, self.replacement)
+        if rewritten == text:
+            return None
+        return Block(REASON) if self.action == BLOCK else Rewrite(rewritten, REASON)

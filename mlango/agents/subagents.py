@@ -1,0 +1,150 @@
+"""Sub-agents: agents that are tools of others.
+
+A call of one is a run of its own, in the run that called it: it works for the same user, in
+the same thread and transaction, spends from the same limits, tells its events among that
+run's, and ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mlango.agents.references import name_of, passed_on
+from mlango.agents.resolve import run_for
+from mlango.agents.streams import AsyncRunStream
+from mlango.core.context import Context, run_of
+from mlango.core.controls import Parked
+from mlango.core.events import Event
+from mlango.core.limits import Limits
+from mlango.core.loop import last_events
+from mlango.core.run import FINISHED, WAITING, Run
+from mlango.core.slots import slots
+from mlango.core.tools import Tool, ToolResult, tool
+from mlango.core.values import dumps, to_json
+from mlango.core.watch import NEVER
+from mlango.exceptions import Misconfigured, ToolError
+
+if TYPE_CHECKING:
+    from mlango.agents.agent import Agent
+
+
+class AsTool:
+    """``as_tool`` of a class means the agent as it is declared, of an instance that one."""
+
+    def __get__(self, instance: Agent | None, owner: type[Agent]) -> Callable[..., Tool]:
+        return partial(tool_of, owner() if instance is None else instance)
+
+
+def tool_of(
+    agent: Agent,
+    *,
+    name: str = "",
+    description: str = "",
+    budget: Limits | None = None,
+    **options: Any,
+) -> Tool:
+    """Return a tool that has ``agent`` answer a message.
+
+    ``budget`` limits each call; the limits of the run that calls it hold too. The options
+    are those of ``@tool``, such as ``permission`` and ``approval``.
+    """
+    if not isinstance(budget, Limits | None):
+        raise Misconfigured(f"as_tool(budget={budget!r}): budget must be Limits(...) or None.")
+    meta = agent._meta
+
+    async def ask(message: str, context: Context) -> ToolResult:
+        """Ask the agent.
+
+        Args:
+            message: What to do, with all that is needed for it. The agent sees nothing else.
+        """
+        return await delegate(agent, message, context, budget)
+
+    return tool(
+        ask,
+        name=name or name_of(agent),
+        description=description or meta.description or f"Ask the agent {meta.verbose_name}.",
+        # The sub-agent's run has a time of its own, and the run that calls it has another.
+        **{"timeout": NEVER, "permission": meta.permission or None, **options},
+    )
+
+
+async def delegate(
+    agent: Agent, message: str, context: Context, budget: Limits | None = None
+) -> ToolResult:
+    """Run an agent for the run that a tool was called in, and return its answer."""
+    lead = run_of(context)
+    check_depth(lead)
+    options = {
+        "user": lead.user,
+        "request": lead.request,
+        "state": lead.state,
+        "limits": budget,
+        "metadata": {"tool_call_id": context.tool_call_id},
+        **passed_on(lead, agent),
+    }
+    child = run_for(agent, message, options, lead=lead)
+    # What waits for others must not keep them waiting for its place.
+    with slots.lent():
+        await follow(child)
+    return answer_of(child)
+
+
+def check_depth(lead: Run) -> None:
+    """Raise ToolError if a sub-agent of this run would be nested too deeply for any above."""
+    depth, run = 1, lead
+    while True:
+        limit = run.agent._meta.max_subagent_depth
+        if depth > limit:
+            raise ToolError(
+                f"Sub-agents of {run.label} may be nested {limit} deep (max_subagent_depth). "
+                f"Do without this one."
+            )
+        if run.lead is None:
+            return
+        depth, run = depth + 1, run.lead
+
+
+async def follow(child: Run) -> None:
+    """Run a sub-agent to its end and tell its events among those of its lead."""
+    lead = child.lead
+    task = asyncio.current_task()
+    assert lead is not None
+    assert task is not None
+    # The lead waits for those that it has cancelled: they still have to store themselves.
+    lead.children.add(task)
+    task.add_done_callback(lead.children.discard)
+
+    def tell(event: Event) -> None:
+        lead.outbox.append(event)
+        lead.watch.wake()
+
+    try:
+        async with aclosing(AsyncRunStream(child)) as events:
+            async for event in events:
+                tell(event)
+    except asyncio.CancelledError:
+        for event in last_events(child):
+            tell(event)
+        raise
+    finally:
+        lead.artifacts += child.artifacts
+        lead.approvals += child.approvals
+
+
+def answer_of(child: Run) -> ToolResult:
+    """Return what a lead's model reads of a sub-agent's run. Raise Parked if it waits."""
+    details = {"agent": child.label, "trace": child.uuid, "status": child.status}
+    if child.status == WAITING:
+        raise Parked
+    if child.status != FINISHED:
+        said = f"\nIt had said: {child.text}" if child.text else ""
+        text = f"The agent {child.label} {child.status} ({child.stop_reason}): {child.error}"
+        return ToolResult(text + said, details, is_error=True)
+    if child.output is None:
+        return ToolResult(child.text, details)
+    return ToolResult(dumps(to_json(child.output)), details)

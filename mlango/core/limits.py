@@ -1,0 +1,214 @@
+"""What a run, or a session, may use at most; and the control that sees to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from decimal import Decimal
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from mlango.core.controls import Control, Halt
+from mlango.core.events import BudgetExceeded
+from mlango.core.threads import in_thread
+from mlango.core.usage import NO_USAGE, Usage
+from mlango.exceptions import Misconfigured, OverBudget
+
+if TYPE_CHECKING:
+    from mlango.core.calls import Job
+    from mlango.core.run import Run
+
+RUN, SESSION = "run", "session"
+REASON = "budget_exceeded"
+ON_EXCEEDED = ("stop", "raise")
+COUNTS = ("max_tokens", "max_input_tokens", "max_output_tokens", "max_steps", "max_tool_calls")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What may be used at most; None for no limit.
+
+    Tokens are counted as the provider counts them, ``max_cost_usd`` is in US dollars,
+    ``max_duration`` in seconds of one run. With a limit on the cost, a model of unknown
+    price is refused unless ``allow_unpriced``. At a limit the run stops with what it has
+    done, or with ``on_exceeded="raise"`` fails with OverBudget. Sub-agents spend from the
+    same limits.
+    """
+
+    max_tokens: int | None = None
+    max_input_tokens: int | None = None
+    max_output_tokens: int | None = None
+    max_cost_usd: Decimal | float | int | None = None
+    max_duration: float | None = None
+    max_steps: int | None = None
+    max_tool_calls: int | None = None
+    on_exceeded: str = "stop"
+    allow_unpriced: bool = False
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name.startswith("max_") and not _is_limit(each.name, value):
+                what = "a whole number" if each.name in COUNTS else "a number"
+                raise Misconfigured(
+                    f"Limits({each.name}={value!r}): a limit is {what} above 0, or None for none."
+                )
+        if self.on_exceeded not in ON_EXCEEDED:
+            raise Misconfigured(
+                f"Limits(on_exceeded={self.on_exceeded!r}): choose from 'stop' and 'raise'."
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """Return the limits that are set."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def _is_limit(name: str, value: Any) -> bool:
+    kinds = (int,) if name in COUNTS else (int, float, Decimal)
+    is_number = isinstance(value, kinds) and not isinstance(value, bool)
+    return value is None or (is_number and value > 0)
+
+
+@dataclass(slots=True)
+class Spent:
+    """What has been used so far."""
+
+    usage: Usage = NO_USAGE
+    cost: Decimal | None = Decimal(0)
+    steps: int = 0
+    tool_calls: int = 0
+
+    def over(self, limits: Limits) -> Iterator[tuple[str, Any, Any]]:
+        """Yield each limit that is reached: its name, what was used, and the limit."""
+        used = {
+            "max_tokens": self.usage.total_tokens,
+            "max_input_tokens": self.usage.input_tokens,
+            "max_output_tokens": self.usage.output_tokens,
+            "max_cost_usd": self.cost,
+            "max_steps": self.steps,
+            "max_tool_calls": self.tool_calls,
+        }
+        for name, value in used.items():
+            limit = getattr(limits, name)
+            if limit is not None and value is not None and value >= limit:
+                yield name, value, limit
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Which limit ended a run: its name, what was used, the limit, and of what."""
+
+    limit: str
+    value: Any
+    max: Any
+    scope: str
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "limit": self.limit,
+            "value": str(self.value) if isinstance(self.value, Decimal) else self.value,
+            "max": str(self.max) if isinstance(self.max, Decimal) else self.max,
+            "scope": self.scope,
+        }
+
+    def __str__(self) -> str:
+        return f"{self.scope} limit {self.limit} reached: {self.value} of {self.max}"
+
+
+class Limiting(Control):
+    """Keeps a run to its limits, and a session's runs together to theirs.
+
+    ``earlier`` returns what the session's earlier runs have used; it may block.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None,
+        session_limits: Limits | None = None,
+        earlier: Callable[[], Spent] = Spent,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.session_limits = session_limits
+        self._earlier = earlier
+        self._before = Spent()
+        self._run: Run | None = None
+        self._calls = 0
+
+    async def begin(self, run: Run) -> None:
+        self._run = run
+        self._calls = len(run.tool_results)
+        if self.session_limits is not None:
+            self._before = await in_thread(self._earlier)
+        if self.limits.max_duration is not None:
+            at = monotonic() + self.limits.max_duration
+            if at < run.deadline:
+                run.deadline = at
+                run.time_budget = Budget(
+                    "max_duration", self.limits.max_duration, self.limits.max_duration, RUN
+                )
+        self._refuse_unpriced(run)
+
+    async def before_model(self, run: Run) -> None:
+        self.check(step=True)
+
+    async def before_call(self, run: Run, job: Job, arguments: dict[str, Any]) -> dict[str, Any]:
+        self.check()
+        self._calls += 1
+        return arguments
+
+    def check(self, *, step: bool = False) -> None:
+        """Halt the run if a limit is reached. Steps are looked at before a model call only."""
+        run = self._run
+        if run is None:
+            return
+        now = Spent(run.usage, run.cost, run.step if step else 0, self._calls)
+        for name, value, limit in now.over(self.limits):
+            # The calls that are allowed may all be made; only one more is too many.
+            if name != "max_tool_calls" or not step:
+                self._trip(run, Budget(name, value, limit, RUN), self.limits)
+        if self.session_limits is not None:
+            for name, value, limit in self._session(now).over(self.session_limits):
+                if name != "max_tool_calls" or not step:
+                    self._trip(run, Budget(name, value, limit, SESSION), self.session_limits)
+
+    def check_usage(self) -> None:
+        """Halt whoever spends for the run if its tokens or its money are used up."""
+        run = self._run
+        if run is None:
+            return
+        now = Spent(run.usage, run.cost)
+        both = ((now, self.limits, RUN), (self._session(now), self.session_limits, SESSION))
+        for spent, limits, scope in both:
+            for name, value, limit in spent.over(limits) if limits else ():
+                if name not in ("max_steps", "max_tool_calls"):
+                    self._trip(run, Budget(name, value, limit, scope), limits)
+
+    def _session(self, now: Spent) -> Spent:
+        before = self._before
+        unknown = before.cost is None or now.cost is None
+        return Spent(
+            before.usage + now.usage,
+            None if unknown else before.cost + now.cost,  # type: ignore[operator]
+            before.steps + now.steps if now.steps else 0,
+            before.tool_calls + now.tool_calls,
+        )
+
+    def _trip(self, run: Run, budget: Budget, limits: Limits) -> None:
+        if run.budget is None:
+            run.budget = budget
+            run.note(BudgetExceeded, budget.limit, budget.value, budget.max, budget.scope)
+        text = f"Stopped: {budget}."
+        error = OverBudget(text) if limits.on_exceeded == "raise" else None
+        raise Halt(REASON, text, error=error)
+
+    def _refuse_unpriced(self, run: Run) -> None:
+        wanted = [each for each in (self.limits, self.session_limits) if each]
+        asks = any(each.max_cost_usd is not None and not each.allow_unpriced for each in wanted)
+        if not asks or run.provider.is_free or run.price is None:
+            return
+        if run.price(run.provider.name, run.model, Usage(1, 1)) is None:
+            raise Misconfigured(
+                f"The price of {run.provider.name}/{run.model} is unknown, so its cost cannot be "
+                f"limited. Add it to MLANGO['PRICES'], or set allow_unpriced=True."
+            )

@@ -1,0 +1,165 @@
+"""Approval: a tool call that waits for a person."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+from django.conf import settings
+from django.core.exceptions import PermissionDenied
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from mlango.core.memory import owner_key
+from mlango.core.values import dumps
+from mlango.exceptions import AlreadyDecided
+from mlango.models.json import decoded
+from mlango.models.owned import OwnedQuerySet
+
+
+def new_uuid() -> str:
+    """Return 32 random hex characters."""
+    return uuid4().hex
+
+
+class ApprovalQuerySet(OwnedQuerySet["Approval"]):
+    """Approvals, and how one is decided once."""
+
+    def open(self) -> ApprovalQuerySet:
+        """Return those that still can be decided, by the database's clock."""
+        in_time = Q(expires_at__isnull=True) | Q(expires_at__gt=Now())
+        return self.filter(in_time, status=Approval.Status.PENDING)
+
+    def expire(self) -> int:
+        """Mark those whose time is over; return how many there were."""
+        late = self.filter(status=Approval.Status.PENDING, expires_at__lte=Now())
+        return late.update(status=Approval.Status.EXPIRED, decided_at=Now())
+
+
+class Approval(models.Model):
+    """A tool call that a person must allow, bound to its run, its call and its arguments.
+
+    It is decided once, by someone who may, and what was decided serves one call. Each method
+    raises PermissionDenied if ``by`` may not decide, and AlreadyDecided if it is too late.
+    """
+
+    class Status(models.TextChoices):
+        PENDING = "pending", _("pending")
+        APPROVED = "approved", _("approved")
+        REJECTED = "rejected", _("rejected")
+        EXPIRED = "expired", _("expired")
+        USED = "used", _("used")
+
+    class Kind(models.TextChoices):
+        TOOL = "tool", _("tool call")
+        QUESTION = "question", _("question")
+
+    uuid = models.CharField(primary_key=True, max_length=32, default=new_uuid)
+    # As with spans, the run's rows may not be there yet, or live in another transaction.
+    trace = models.ForeignKey(
+        "mlango.Trace", models.CASCADE, related_name="approvals", db_constraint=False
+    )
+    tool_call_id = models.TextField()
+    kind = models.CharField(_("kind"), max_length=10, choices=Kind, default=Kind.TOOL)
+    agent = models.CharField(_("agent"), max_length=200)
+    tool = models.CharField(_("tool"), max_length=64)
+    arguments_json = models.TextField(blank=True, default="")
+    arguments_hash = models.CharField(max_length=64)
+    edited_json = models.TextField(blank=True, default="")
+    permission = models.CharField(_("permission"), max_length=255, blank=True, default="")
+    four_eyes = models.BooleanField(_("four eyes"), default=False)
+    owner_key = models.CharField(max_length=255, blank=True, default="", editable=False)
+    status = models.CharField(_("status"), max_length=10, choices=Status, default=Status.PENDING)
+    decided_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        models.SET_NULL,
+        verbose_name=_("decided by"),
+        null=True,
+        blank=True,
+        db_constraint=False,
+        related_name="+",
+    )
+    note = models.TextField(_("note"), blank=True, default="")
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+    expires_at = models.DateTimeField(_("expires"), null=True, blank=True)
+    decided_at = models.DateTimeField(_("decided"), null=True, blank=True)
+
+    arguments = decoded("arguments_json", empty={})
+    edited = decoded("edited_json")
+
+    objects = ApprovalQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("approval")
+        verbose_name_plural = _("approvals")
+        ordering = ("-created_at",)
+        indexes = [models.Index(fields=["status", "-created_at"], name="mlango_approval_status")]
+        permissions = [("decide_approval", "Can decide any approval")]
+
+    def __str__(self) -> str:
+        return f"{self.agent} {self.tool} {self.uuid[:8]}"
+
+    # -- deciding ---------------------------------------------------------------------------
+
+    def may_decide(self, user: Any) -> bool:
+        """Return whether ``user`` may decide this."""
+        if user is None or not getattr(user, "is_active", False):
+            return False
+        is_owner = bool(self.owner_key) and owner_key(user) == self.owner_key
+        if self.four_eyes and is_owner:
+            return False
+        if self.permission:
+            return bool(user.has_perm(self.permission))
+        return is_owner or bool(user.has_perm("mlango.decide_approval"))
+
+    def approve(self, *, by: Any, note: str = "") -> None:
+        """Let the call run as it was shown."""
+        self._decide(by, status=self.Status.APPROVED, note=note)
+
+    def reject(self, *, by: Any, reason: str = "") -> None:
+        """Refuse the call; the model is told the reason."""
+        self._decide(by, status=self.Status.REJECTED, note=reason)
+
+    def edit(self, *, by: Any, note: str = "", **arguments: Any) -> None:
+        """Let the call run with ``arguments`` in place of those of the same names."""
+        edited = dumps({**self.arguments, **arguments})
+        self._decide(by, status=self.Status.APPROVED, note=note, edited_json=edited)
+
+    def answer(self, text: str, *, by: Any) -> None:
+        """Answer a question."""
+        self._decide(by, status=self.Status.APPROVED, note=text)
+
+    def _decide(self, by: Any, **values: Any) -> None:
+        if not self.may_decide(by):
+            raise PermissionDenied(f"You may not decide the approval {self.uuid[:8]}.")
+        rows = type(self)._default_manager.using(self._state.db)
+        mine = rows.filter(pk=self.pk)
+        decided = mine.open().update(decided_by=by, decided_at=Now(), **values)
+        if not decided:
+            mine.expire()
+        self.refresh_from_db()
+        if not decided:
+            raise AlreadyDecided(f"The approval {self.uuid[:8]} is {self.status} already.")
+
+    def use(self) -> bool:
+        """Take what was approved, once; return whether it was there to take."""
+        rows = type(self)._default_manager.using(self._state.db)
+        approved = rows.filter(pk=self.pk, status=self.Status.APPROVED)
+        return approved.update(status=self.Status.USED) > 0
+
+    def describe(self) -> dict[str, Any]:
+        """Return what someone who decides needs to see, JSON-safe."""
+        return {
+            "approval": self.uuid,
+            "trace": self.trace_id,
+            "kind": self.kind,
+            "agent": self.agent,
+            "tool": self.tool,
+            "tool_call_id": self.tool_call_id,
+            "arguments": self.arguments,
+            "status": self.status,
+            "note": self.note,
+            "expires_at": self.expires_at.isoformat() if self.expires_at else None,
+        }

@@ -1,0 +1,386 @@
+"""Approvals: who is asked, who decides, what runs after it, and what never does."""
+
+import asyncio
+import threading
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.core.exceptions import PermissionDenied
+from django.db import connections
+from django.utils import timezone
+
+from mlango.agents import (
+    Agent,
+    Approval,
+    ApprovalDecided,
+    ApprovalRequested,
+    QuestionAsked,
+    allow,
+    ask,
+    deny,
+    tool,
+)
+from mlango.agents.providers import ScriptedProvider, ToolCall
+from mlango.exceptions import AlreadyDecided, Misused, TraceNotFound
+from mlango.models import Approval as Row
+from mlango.models import Trace
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+refunds = []
+
+
+@tool(approval=True)
+def refund(order: int, amount: int = 10) -> str:
+    """Pay an order back."""
+    refunds.append((order, amount))
+    return f"refunded {amount} of {order}"
+
+
+@tool
+def look_up(order: int) -> str:
+    """Look an order up."""
+    return f"order {order}"
+
+
+class Desk(Agent):
+    """Helps with orders."""
+
+    class Meta:
+        app_label = "control"
+        tools = [refund, look_up]
+
+
+@pytest.fixture(autouse=True)
+def _no_refunds():
+    refunds.clear()
+
+
+@pytest.fixture
+def ann():
+    return get_user_model().objects.create_user("ann")
+
+
+@pytest.fixture
+def boss():
+    user = get_user_model().objects.create_user("boss")
+    user.user_permissions.add(Permission.objects.get(codename="decide_approval"))
+    return get_user_model().objects.get(pk=user.pk)
+
+
+def call(name="refund", id="call_1", **arguments):
+    return ToolCall(id, name, arguments)
+
+
+def wait(user, turns=None, agent=Desk, **options):
+    """Run until somebody must decide."""
+    turns = turns or [[call(order=7)]]
+    return agent().run("Refund order 7", user=user, provider=ScriptedProvider(turns), **options)
+
+
+def go_on(run, turns=("Done.",), agent=Desk, **options):
+    return agent().resume(run, provider=ScriptedProvider(list(turns)), **options)
+
+
+class TestWaiting:
+    def test_the_run_waits_and_nothing_was_done(self, ann):
+        run = wait(ann)
+        assert (run.status, run.stop_reason) == ("waiting", "awaiting_approval")
+        assert refunds == []
+        row = Row.objects.get()
+        assert row.trace == Trace.objects.get() == run.trace
+        assert (row.tool, row.arguments) == ("refund", {"order": 7, "amount": 10})
+        assert run.approvals[0]["approval"] == row.uuid
+        assert run.trace.status == "waiting"
+        assert run.trace.messages == run.messages
+
+    def test_the_event_shows_what_will_run(self, ann):
+        stream = Desk().stream("hi", user=ann, provider=ScriptedProvider([[call(order=7)]]))
+        asked = [event for event in stream if isinstance(event, ApprovalRequested)]
+        assert [event.arguments for event in asked] == [{"order": 7, "amount": 10}]
+
+    def test_other_calls_of_the_turn_go_on(self, ann):
+        run = wait(ann, [[call(order=7), call("look_up", "call_2", order=8)]])
+        assert [result.name for result in run.tool_results] == ["look_up"]
+
+    def test_a_run_that_leaves_no_trace_is_refused_the_call(self, ann):
+        class Untraced(Desk):
+            class Meta:
+                app_label = "control"
+                tracing = False
+
+        run = wait(ann, [[call(order=7)], "ok"], Untraced)
+        assert "needs an approval" in run.tool_results[0].content
+        assert (refunds, run.status) == ([], "finished")
+
+    def test_an_async_run_waits_too(self):
+        run = asyncio.run(Desk().arun("hi", provider=ScriptedProvider([[call(order=7)]])))
+        assert run.status == "waiting"
+        assert Row.objects.count() == 1
+
+
+class TestDeciding:
+    def test_an_approved_call_runs_once_and_the_run_ends(self, ann):
+        run = wait(ann)
+        Row.objects.get().approve(by=ann, note="fine")
+        done = go_on(run)
+        assert refunds == [(7, 10)]
+        assert (done.status, done.text) == ("finished", "Done.")
+        assert done.trace_uuid == run.trace_uuid
+        assert Trace.objects.get().messages == done.messages
+        assert Row.objects.get().status == "used"
+
+    def test_a_run_goes_on_in_async_code(self, ann):
+        run = wait(ann)
+        Row.objects.get().approve(by=ann)
+        goes_on = Desk().aresume(run.trace_uuid, provider=ScriptedProvider(["Done."]))
+        done = asyncio.run(goes_on)
+        assert (refunds, done.status) == ([(7, 10)], "finished")
+
+    def test_a_rejected_call_is_told_to_the_model_with_its_reason(self, ann):
+        run = wait(ann)
+        Row.objects.get().reject(by=ann, reason="too late")
+        done = go_on(run)
+        assert refunds == []
+        assert done.tool_results[-1].content == "The call was refused: too late"
+
+    def test_an_edited_call_runs_as_edited(self, ann):
+        run = wait(ann)
+        Row.objects.get().edit(by=ann, amount=5)
+        go_on(run)
+        assert refunds == [(7, 5)]
+
+    def test_an_edit_that_does_not_fit_is_not_run(self, ann):
+        run = wait(ann)
+        Row.objects.get().edit(by=ann, amount="much")
+        done = go_on(run)
+        assert refunds == []
+        assert "amount" in done.tool_results[-1].content
+
+    def test_a_run_nobody_decided_about_keeps_waiting(self, ann):
+        run = go_on(wait(ann))
+        assert (run.status, refunds) == ("waiting", [])
+
+    def test_an_approval_in_time_only(self, ann):
+        run = wait(ann)
+        Row.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+        with pytest.raises(AlreadyDecided):
+            Row.objects.get().approve(by=ann)
+        done = go_on(run)
+        assert "in time" in done.tool_results[-1].content
+        assert refunds == []
+
+    def test_arguments_that_were_changed_meanwhile_are_refused(self, ann):
+        run = wait(ann)
+        row = Row.objects.get()
+        row.approve(by=ann)
+        Row.objects.update(arguments_hash="0" * 64)
+        done = go_on(run)
+        assert refunds == []
+        assert "not those that were approved" in done.tool_results[-1].content
+
+    def test_a_failure_after_the_decision_keeps_the_result(self, ann):
+        run = wait(ann)
+        Row.objects.get().approve(by=ann)
+        failed = go_on(run, [ValueError("boom")], raise_on_error=False)
+        assert (failed.status, refunds) == ("failed", [(7, 10)])
+        done = go_on(failed)
+        assert (done.status, refunds) == ("finished", [(7, 10)])
+
+
+class TestWhoMayDecide:
+    def test_the_user_of_the_run_or_whoever_may_decide_any(self, ann, boss):
+        wait(ann)
+        row = Row.objects.get()
+        other = get_user_model().objects.create_user("other")
+        assert [row.may_decide(user) for user in (ann, boss, other, None)] == [
+            True,
+            True,
+            False,
+            False,
+        ]
+        with pytest.raises(PermissionDenied):
+            row.approve(by=other)
+        assert Row.objects.get().status == "pending"
+
+    def test_with_a_permission_only_who_has_it(self, ann, boss):
+        @tool(approval=Approval(permission="auth.delete_user"))
+        def erase(user: int) -> str:
+            """Erase a user."""
+
+        class Eraser(Agent):
+            class Meta:
+                app_label = "control"
+                tools = [erase]
+
+        wait(ann, [[call("erase", user=1)]], Eraser)
+        row = Row.objects.get()
+        assert not row.may_decide(ann)
+        assert not row.may_decide(boss)
+        ann.user_permissions.add(Permission.objects.get(codename="delete_user"))
+        assert row.may_decide(get_user_model().objects.get(pk=ann.pk))
+
+    def test_four_eyes_are_two_people(self, ann, boss):
+        @tool(approval=Approval(four_eyes=True))
+        def pay(amount: int) -> str:
+            """Pay."""
+
+        class Payer(Agent):
+            class Meta:
+                app_label = "control"
+                tools = [pay]
+
+        wait(ann, [[call("pay", amount=1)]], Payer)
+        row = Row.objects.get()
+        assert [row.may_decide(ann), row.may_decide(boss)] == [False, True]
+
+    def test_one_of_many_at_once_decides(self, ann):
+        run = wait(ann)
+        barrier = threading.Barrier(8)
+        won, lost = [], []
+
+        def decide(number):
+            try:
+                row = Row.objects.get()
+                barrier.wait()
+                (row.approve if number % 2 else row.reject)(by=ann)
+                won.append(number)
+            except AlreadyDecided:
+                lost.append(number)
+            finally:
+                connections.close_all()
+
+        threads = [threading.Thread(target=decide, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (len(won), len(lost)) == (1, 7)
+        go_on(run)
+        assert len(refunds) == won[0] % 2
+
+
+class TestGoingOn:
+    def test_one_of_two_goes_on(self, ann):
+        run = wait(ann)
+        Row.objects.get().approve(by=ann)
+        go_on(run)
+        with pytest.raises(Misused, match="is finished"):
+            go_on(run)
+        assert refunds == [(7, 10)]
+
+    def test_a_stopped_run_goes_on_with_more_steps(self, ann):
+        turns = [[call("look_up", f"call_{i}", order=i)] for i in range(2)]
+        run = wait(ann, turns, max_steps=2)
+        assert run.stop_reason == "max_steps"
+        done = go_on(run, max_steps=3)
+        assert (done.status, done.steps, len(done.tool_results)) == ("finished", 3, 2)
+        assert done.usage.input_tokens > run.usage.input_tokens
+
+    def test_somebody_else_finds_nothing_to_go_on_with(self, ann, boss):
+        run = wait(ann)
+        with pytest.raises(TraceNotFound):
+            go_on(run, user=boss)
+
+    def test_what_belongs_to_the_beginning_cannot_be_given_again(self, ann):
+        with pytest.raises(Misused, match="history"):
+            go_on(wait(ann), history=[])
+
+
+class TestDecidingInCode:
+    @pytest.mark.parametrize(
+        ("verdict", "content"),
+        [
+            (True, "refunded 10 of 7"),
+            (False, "The call was refused."),
+            ("not today", "The call was refused: not today"),
+        ],
+    )
+    def test_a_function_decides(self, ann, verdict, content):
+        seen = []
+
+        def approve(request):
+            seen.append(request["arguments"])
+            return verdict
+
+        run = wait(ann, [[call(order=7)], "ok"], approve=approve)
+        assert run.tool_results[0].content == content
+        assert seen == [{"order": 7, "amount": 10}]
+        assert Row.objects.count() == 0
+
+    def test_a_function_may_leave_it_to_a_person(self, ann):
+        assert wait(ann, approve=lambda request: None).status == "waiting"
+
+    def test_only_when_the_arguments_ask_for_it(self, ann):
+        @tool(approval=lambda arguments: arguments["amount"] > 100)
+        def pay(amount: int) -> str:
+            """Pay."""
+            return f"paid {amount}"
+
+        class Payer(Agent):
+            class Meta:
+                app_label = "control"
+                tools = [pay]
+
+        turns = [[call("pay", amount=1)], [call("pay", "call_2", amount=1000)]]
+        run = wait(ann, turns, Payer)
+        assert [result.content for result in run.tool_results] == ["paid 1"]
+        assert run.status == "waiting"
+
+
+class TestRules:
+    def agent(self, permissions_):
+        class Ruled(Agent):
+            class Meta:
+                app_label = "control"
+                tools = [refund, look_up]
+                permissions = permissions_
+
+        return Ruled
+
+    def test_a_denied_tool_does_not_run(self, ann):
+        agent = self.agent({"deny": ["look_*"]})
+        run = wait(ann, [[call("look_up", order=1)], "ok"], agent)
+        assert run.tool_results[0].content == "The tool 'look_up' may not be called here."
+
+    def test_an_asked_tool_waits(self, ann):
+        run = wait(ann, [[call("look_up", order=1)]], self.agent([ask("look_up")]))
+        assert run.status == "waiting"
+
+    def test_an_allowed_tool_is_not_asked_about(self, ann):
+        run = wait(ann, [[call(order=1)], "ok"], self.agent([allow("refund"), deny("*")]))
+        assert refunds == [(1, 10)]
+        assert run.ok
+
+    def test_the_first_rule_that_fits_goes(self, ann):
+        rules = [deny("refund", when=lambda arguments: arguments["amount"] > 50), allow("*")]
+        turns = [[call(order=1, amount=60), call(id="b", order=2, amount=6)], "ok"]
+        wait(ann, turns, self.agent(rules))
+        assert refunds == [(2, 6)]
+
+
+class TestQuestions:
+    def test_the_model_asks_and_reads_the_answer(self, ann):
+        class Asker(Agent):
+            class Meta:
+                app_label = "control"
+                ask_question = True
+
+        turns = [[call("ask_question", question="Which one?", options=["a", "b"])]]
+        stream = Asker().stream("hi", user=ann, provider=ScriptedProvider(turns))
+        asked = [event for event in stream if isinstance(event, QuestionAsked)]
+        assert [(event.question, event.options) for event in asked] == [("Which one?", ["a", "b"])]
+        Row.objects.get().answer("b", by=ann)
+        done = go_on(stream.run, agent=Asker)
+        assert done.tool_results[-1].content == "b"
+        assert not done.tool_results[-1].is_error
+
+
+def test_the_decision_is_told_when_it_takes_effect(ann):
+    run = wait(ann)
+    Row.objects.get().approve(by=ann, note="fine")
+    stream = Desk().resume_stream(run, provider=ScriptedProvider(["Done."]))
+    decided = [event for event in stream if isinstance(event, ApprovalDecided)]
+    assert [(event.decision, event.note) for event in decided] == [("approved", "fine")]
