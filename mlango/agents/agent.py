@@ -47,6 +47,8 @@ class Agent:
         cls._meta = build(cls.__name__, bases, vars(cls).get("Meta"), _derived(cls))
         if cls._meta.guardrails:
             cls._meta = _guarded(cls)
+        if cls._meta.output is not None:
+            cls._meta = _typed(cls)
         cls._fields = _collected(cls, AgentField)
         cls._tool_methods = _collected(cls, Tool)
         _check(cls)
@@ -218,6 +220,13 @@ def _guarded(cls: type[Agent]) -> Options:
     return replace(cls._meta, guardrails=made)
 
 
+def _typed(cls: type[Agent]) -> Options:
+    """Return the options with what makes the answers of the declared type."""
+    from mlango.agents.output import output_type
+
+    return replace(cls._meta, output=output_type(cls.__name__, cls._meta.output))
+
+
 def _app_label(module: str) -> str:
     """Return the label of the installed app that holds a module, or a guess by its name."""
     if apps.apps_ready:
@@ -256,8 +265,8 @@ def _check(cls: type[Agent]) -> None:
             )
         if names.setdefault(item.name, item) is not item:
             raise Misconfigured(f"{cls.__name__} has two tools named {item.name!r}. Rename one.")
-    check_references(cls.__name__, "subagents", meta.subagents)
-    check_references(cls.__name__, "handoffs", meta.handoffs)
+    check_references(meta, "subagents")
+    check_references(meta, "handoffs")
     for name in (
         *(name_of(each) for each in meta.subagents),
         *(f"transfer_to_{name_of(each)}" for each in meta.handoffs),

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from django.core.exceptions import PermissionDenied
 
 from mlango.agents.approvals import Asking
+from mlango.agents.output.control import AnswerTool, Structured
 from mlango.agents.spending import earlier_in
 from mlango.agents.team import Sharing, Succession
 from mlango.core.controls import NO_CONTROLS, Control, Controls
-from mlango.core.guardrails import Guarding
+from mlango.core.guarding import Guarding
 from mlango.core.limits import Limiting
 from mlango.core.memory import SessionKey
 from mlango.core.threads import in_thread
@@ -32,10 +33,14 @@ def controls_for(run: Run, given: dict[str, Any], key: SessionKey | None) -> Con
     session_limits = meta.session_limits if key is not None else None
     if limits or session_limits:
         controls.append(Limiting(limits, session_limits, earlier_in(key)))
+    if meta.output:  # guardrails read the answer as text
+        controls.append(AnswerTool(meta.output))
     if meta.guardrails:
         controls.append(Guarding(meta.guardrails))
     if meta.permissions or meta.ask_question or run.toolbox.asks:
         controls.append(Asking(meta.permissions, given["approve"]))
+    if meta.output:
+        controls.append(Structured(meta.output, meta.output_retries))
     if run.lead is not None:
         controls.append(Sharing())
     if meta.handoffs:  # the last of all: it goes on to those of the agent that takes over

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mlango.agents.providers.registry import get_provider
@@ -31,18 +30,25 @@ def name_of(reference: Any) -> str:
     return WORD_BREAK.sub("_", label.rpartition(".")[2]).lower()
 
 
-def check_references(owner: str, option: str, references: Iterable[Any]) -> None:
+def check_references(meta: Options, option: str) -> None:
     """Raise Misconfigured for what is no agent. Labels may name agents that come later."""
-    for reference in references:
-        meta = getattr(reference, "_meta", None)
+    owner = f"{meta.object_name}.Meta.{option}"
+    for reference in getattr(meta, option):
+        if reference == meta.label:
+            raise Misconfigured(f"{owner} holds the agent itself. Leave it out.")
         if isinstance(reference, str) and reference:
             continue
-        if not isinstance(meta, Options) or meta.abstract:
-            what = "an abstract agent" if isinstance(meta, Options) else "not an agent"
-            raise Misconfigured(
-                f"{owner}.Meta.{option} holds {reference!r}, which is {what}. It takes agent "
-                f"classes, instances, and labels such as 'shop.Billing'."
-            )
+        _check_agent(owner, reference)
+
+
+def _check_agent(owner: str, reference: Any) -> None:
+    meta = getattr(reference, "_meta", None)
+    if not isinstance(meta, Options) or meta.abstract:
+        what = "an abstract agent" if isinstance(meta, Options) else "not an agent"
+        raise Misconfigured(
+            f"{owner} holds {reference!r}, which is {what}. It takes agent classes, instances, "
+            f"and labels such as 'shop.Billing'."
+        )
 
 
 def passed_on(run: Run, agent: Agent) -> dict[str, Any]:

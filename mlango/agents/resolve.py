@@ -250,7 +250,12 @@ def _base() -> type[Agent]:
 
 def _own_tools(agent: Agent) -> list[Tool]:
     """Return the tools that the agent's options bring, whatever get_tools() returns."""
-    return [*([ask_question] if agent._meta.ask_question else []), *agent._colleagues()]
+    meta = agent._meta
+    return [
+        *([ask_question] if meta.ask_question else []),
+        *agent._colleagues(),
+        *([meta.output.tool] if meta.output else []),
+    ]
 
 
 def _toolbox(agent: Agent) -> Toolbox:

@@ -180,7 +180,9 @@ class Limiting(Control):
         now = Spent(run.usage, run.cost)
         both = ((now, self.limits, RUN), (self._session(now), self.session_limits, SESSION))
         for spent, limits, scope in both:
-            for name, value, limit in spent.over(limits) if limits else ():
+            if limits is None:
+                continue
+            for name, value, limit in spent.over(limits):
                 if name not in ("max_steps", "max_tool_calls"):
                     self._trip(run, Budget(name, value, limit, scope), limits)
 

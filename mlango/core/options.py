@@ -79,6 +79,8 @@ class Options:
     thinking: str | None = UNSET
     effort: str | None = None
     max_parallel_tools: int = UNSET
+    output: Any = None
+    output_retries: int = 2
     limits: Limits | None = None
     session_limits: Limits | None = None
     guardrails: tuple[Any, ...] = ()
@@ -203,6 +205,7 @@ _RULES: dict[str, tuple[Any, str]] = {
     "tools": (_sequence, "a list of tools"),
     "max_steps": (lambda v: v is None or v is UNSET or is_count(v), "a positive number or None"),
     "max_tokens": (is_count, "a positive number of tokens"),
+    "output_retries": (lambda v: v == 0 or is_count(v), "a number from 0"),
     "max_parallel_tools": (lambda v: v is UNSET or is_count(v), "a positive number"),
     "temperature": (
         lambda v: v is None or (isinstance(v, int | float) and not isinstance(v, bool) and v >= 0),

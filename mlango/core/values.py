@@ -16,6 +16,7 @@ dict and other mappings, named tuple       object; keys become text, and a key t
                                            already taken gets a number, as in ``1 (2)``
 dataclass, pydantic model, attrs class     object of its fields
 Django model                               object of its columns, without a password
+form, serializer                           object of the data that it was given
 QuerySet                                   list of its rows, cut at 10,000
 numpy scalar, array                        number, list
 lazy translation                           text
@@ -269,6 +270,13 @@ class _Conversion:
     def dataclass(self, value: Any, depth: int) -> dict[str, Any]:
         return self.mapping({f.name: getattr(value, f.name) for f in fields(value)}, depth)
 
+    def form(self, value: Any, depth: int) -> Any:
+        # Not what became of it, which may hold rows with all their columns.
+        return self.convert(dict(value.data), depth)
+
+    def serializer(self, value: Any, depth: int) -> Any:
+        return self.convert(getattr(value, "initial_data", None), depth)
+
     def attrs_class(self, value: Any, depth: int) -> dict[str, Any]:
         names = [attribute.name for attribute in value.__attrs_attrs__]
         return self.mapping({name: getattr(value, name) for name in names}, depth)
@@ -297,6 +305,8 @@ _STRUCTURES: tuple[tuple[Any, Any], ...] = (
         _Conversion.django_model,
     ),
     (lambda kind: hasattr(kind, "_fetch_all"), _Conversion.queryset),
+    (lambda kind: hasattr(kind, "base_fields"), _Conversion.form),
+    (lambda kind: hasattr(kind, "run_validation"), _Conversion.serializer),
     (is_dataclass, _Conversion.dataclass),
     (lambda kind: hasattr(kind, "__attrs_attrs__"), _Conversion.attrs_class),
     (lambda kind: hasattr(kind, "dtype") and hasattr(kind, "tolist"), _Conversion.array),
