@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import traceback
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from mlango.core.controls import Control, Halt
 from mlango.core.events import GuardrailRewrote, GuardrailTripped
 from mlango.core.guardrails import (
+    GUARDRAIL,
     INPUT,
-    METHODS,
     OUTPUT,
     TOOLS,
     Block,
+    Check,
     Guardrail,
     GuardrailContext,
     Rewrite,
-    Verdict,
 )
 from mlango.core.journal import Entry
 from mlango.core.messages import content_parts, text_of
-from mlango.core.threads import in_thread
-from mlango.core.values import clean, to_json
+from mlango.core.values import to_json
 from mlango.exceptions import ToolError
 
 if TYPE_CHECKING:
     from mlango.core.calls import Job
     from mlango.core.provider import Completion, Message, ToolCall
     from mlango.core.run import Run
-
-GUARDRAIL = "guardrail"  # the stop reason, and the kind of span
 
 
 class Guarding(Control):
@@ -176,102 +170,6 @@ class Guarding(Control):
             return subject[-1]
         run.note(GuardrailRewrote, guardrail.name, kind, verdict.reason, tool)
         return verdict.value
-
-
-class Check:
-    """One use of a guardrail."""
-
-    def __init__(
-        self, guardrail: Guardrail, context: GuardrailContext, subject: tuple[Any, ...]
-    ) -> None:
-        self.guardrail = guardrail
-        self.context = context
-        self.subject = subject
-        self.error_type = ""
-        self.attributes: dict[str, Any] = {"on": context.kind}
-        self.started_at, self.clock = time(), monotonic()
-
-    async def verdict(self, run: Run) -> Verdict:
-        """Return the verdict, within the time for it."""
-        try:
-            return await _within(run, self._asked(), self.guardrail.timeout)
-        except TimeoutError as error:
-            return self._failed(error)
-
-    async def _asked(self) -> Verdict:
-        try:
-            method = getattr(self.guardrail, METHODS[self.context.kind])
-            given = self.subject
-            if len(inspect.signature(method).parameters) > len(given):
-                given = (*given, self.context)
-            if inspect.iscoroutinefunction(method):
-                return self._understood(await method(*given))
-            answer = await in_thread(method, *given)
-            return self._understood(await answer if inspect.isawaitable(answer) else answer)
-        except asyncio.CancelledError:
-            raise
-        # As for a tool: sys.exit() in a task would end the whole event loop.
-        except BaseException as error:  # noqa: BLE001 - a check that fails blocks
-            return self._failed(error)
-
-    def _understood(self, answer: Any) -> Verdict:
-        wanted = dict if self.context.kind == TOOLS else str
-        if isinstance(answer, Rewrite) and isinstance(answer.value, wanted):
-            value = answer.value
-            value = clean(value) if isinstance(value, str) else value
-            return Rewrite(value, clean(str(answer.reason)))
-        if isinstance(answer, Block):
-            return Block(clean(str(answer.reason)))
-        if answer is None:
-            return None
-        return Block(f"The check returned {type(answer).__name__}, which is no verdict.")
-
-    def _failed(self, error: BaseException) -> Block:
-        # Not its text, which may quote what was checked.
-        self.error_type = type(error).__name__
-        self.attributes["traceback"] = "".join(traceback.format_tb(error.__traceback__)[-20:])
-        return Block(f"The check failed with {self.error_type}.")
-
-    def entry(self, run: Run, verdict: Verdict) -> Entry:
-        """Return the span of the check."""
-        context, reason = self.context, verdict.reason if verdict else ""
-        if context.tool_call_id:
-            self.attributes["tool_call_id"] = context.tool_call_id
-        if context.model:
-            self.attributes["model"] = context.model
-        self.attributes["verdict"] = type(verdict).__name__.lower() if verdict else "pass"
-        if isinstance(verdict, Rewrite) and reason:
-            self.attributes["reason"] = reason
-        blocked = isinstance(verdict, Block)
-        return Entry(
-            GUARDRAIL,
-            self.guardrail.name,
-            run.next_ordering(),
-            run.step,
-            self.started_at,
-            monotonic() - self.clock,
-            error=reason if blocked else "",
-            error_type=(self.error_type or GUARDRAIL) if blocked else "",
-            usage=context.usage,
-            cost=context.cost,
-            attributes=self.attributes,
-        )
-
-
-async def _within(run: Run, coroutine: Coroutine[Any, Any, Verdict], seconds: float) -> Verdict:
-    """Return what a check says in time; a thread that goes on is left behind."""
-    task = run.spawn(coroutine)
-    try:
-        await asyncio.wait({task}, timeout=seconds)
-    finally:
-        if not task.done():
-            run.stray.add(task)
-            task.add_done_callback(run.stray.discard)
-            task.cancel()
-    if not task.done():
-        raise TimeoutError
-    verdict: Verdict = task.result()
-    return verdict
 
 
 def _refusal(run: Run, name: str, kind: str, reason: str) -> Exception:
