@@ -270,6 +270,7 @@ def _check(cls: type[Agent]) -> None:
     for name in (
         *(name_of(each) for each in meta.subagents),
         *(f"transfer_to_{name_of(each)}" for each in meta.handoffs),
+        *([meta.output.tool.name] if meta.output else []),
     ):
         if name in names:
             raise Misconfigured(f"{cls.__name__} has two tools named {name!r}. Rename one.")

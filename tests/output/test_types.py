@@ -160,25 +160,21 @@ def test_the_tools_of_one_request_may_depend_on_the_user():
 
 
 async def test_only_an_answer_that_fits_is_streamed():
-    provider = ScriptedProvider(
-        ["Let me think.", call("final_answer", name="Bonn", people="many"), '{"name": "Bonn"']
-        + [call("final_answer", name="Bonn", people=7)]
-    )
+    wrong = ["Let me think.", call("final_answer", name="Bonn", people="many"), '{"name": "Bonn"']
+    provider = ScriptedProvider([*wrong, call("final_answer", name="Bonn", people=7)])
     stream = agent(Town, output_retries=3).astream("hi", provider=provider)
     events = [event async for event in stream]
 
     texts = [event.text for event in events if isinstance(event, TextChunk)]
-    assert "".join(texts) == events[-1].result.text == '{"name":"Bonn","people":7}'
+    assert "".join(texts) == events[-1].result.text == '{"name": "Bonn", "people": 7}'
     assert isinstance(events[-1], Finished)
     assert events[-1].output == Town(name="Bonn", people=7)
     assert events[-1].describe()["output"] == {"name": "Bonn", "people": 7}
 
 
 async def test_what_is_said_before_a_tool_call_is_streamed():
-    provider = ScriptedProvider(
-        [["I look it up.", call("population", town="Bonn")]]
-        + [call("final_answer", name="Bonn", people=7)]
-    )
+    said = ["I look it up.", call("population", town="Bonn")]
+    provider = ScriptedProvider([said, call("final_answer", name="Bonn", people=7)])
     stream = agent(Town, tools=[population]).astream("hi", provider=provider)
     texts = [event.text async for event in stream if isinstance(event, TextChunk)]
     assert "".join(texts).startswith("I look it up.")
@@ -215,7 +211,7 @@ def test_the_echo_provider_gives_an_answer_when_told_to():
 
 def test_the_turn_that_is_remembered_is_text_that_any_model_reads():
     result, _ = run(Town, call("final_answer", name="a", people=1))
-    assert result.messages[-1] == {"role": "assistant", "content": '{"name":"a","people":1}'}
+    assert result.messages[-1] == {"role": "assistant", "content": '{"name": "a", "people": 1}'}
 
 
 def test_characters_that_no_database_takes_are_cleaned():
@@ -246,5 +242,3 @@ def test_a_subclass_has_the_output_of_its_base_and_its_own_fingerprint():
     other = type(agent(Point))
     assert heir._meta.output.declared is Town
     assert base._meta.fingerprint() != other._meta.fingerprint()
-
-

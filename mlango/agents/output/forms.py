@@ -39,7 +39,7 @@ BOUNDS = {
 class FormOutput(OutputType):
     """Makes a form that was checked with the answer as its data."""
 
-    def __init__(self, owner: str, form: type[BaseForm]) -> None:
+    def __init__(self, owner: str, form: Any) -> None:
         fields = {name: f for name, f in form.base_fields.items() if not f.disabled}
         files = [name for name, field in fields.items() if isinstance(field, forms.FileField)]
         self._fields = {name: field for name, field in fields.items() if name not in files}
@@ -82,7 +82,11 @@ def _property(field: forms.Field) -> dict[str, Any]:
     schema = _kind(field)
     for attribute, keyword in BOUNDS.items():
         bound = getattr(field, attribute, None)
-        if isinstance(bound, int | float) and schema.get("type") in ("string", "number", "integer"):
+        if isinstance(bound, int | float) and schema.get("type") in (
+            "string",
+            "number",
+            "integer",
+        ):
             schema[keyword] = bound
     told = [str(text) for text in (field.label, field.help_text) if text]
     return schema | {"description": ". ".join(told)} if told else schema

@@ -64,7 +64,11 @@ def _property(field: Any) -> dict[str, Any]:
     schema = _kind(field)
     for attribute, keyword in BOUNDS.items():
         bound = getattr(field, attribute, None)
-        if isinstance(bound, int | float) and schema.get("type") in ("string", "number", "integer"):
+        if isinstance(bound, int | float) and schema.get("type") in (
+            "string",
+            "number",
+            "integer",
+        ):
             schema[keyword] = bound
     if field.allow_null and schema:
         schema = {"anyOf": [schema, {"type": "null"}]}
@@ -110,5 +114,3 @@ def _problems(errors: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     else:
         for text in errors if isinstance(errors, list) else [errors]:
             yield ".".join(path), str(text)
-
-

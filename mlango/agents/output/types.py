@@ -7,7 +7,7 @@ import typing
 from typing import Any
 
 from mlango.agents.output.kinds import OutputType, worded
-from mlango.core.inference import problems, tidy
+from mlango.core.inference import problems
 from mlango.core.values import dumps
 from mlango.exceptions import Misconfigured
 
