@@ -14,6 +14,7 @@ from mlango.core.controls import Control, Parked
 from mlango.core.events import ApprovalDecided, ApprovalRequested, QuestionAsked
 from mlango.core.memory import owner_key
 from mlango.core.policy import ALLOW, DENY, Approval, Rule, approval_of, holds_for
+from mlango.core.run import WAITING
 from mlango.core.threads import in_thread
 from mlango.core.tools import tool
 from mlango.core.values import dumps
@@ -66,6 +67,11 @@ class Asking(Control):
             raise ToolError(_refusal(verdict if isinstance(verdict, str) else ""))
         job.is_approved = True
         return arguments
+
+    async def end(self, run: Run) -> None:
+        """Close what was asked by a run that does not wait for it."""
+        if run.approvals and run.status != WAITING:
+            await in_thread(_close, run)
 
     async def _wanted(
         self, job: Job, arguments: dict[str, Any], context: Context
@@ -179,6 +185,13 @@ def _row_of(run: Run, job: Job) -> Row | None:
     rows = Row.objects.filter(trace_id=run.uuid, tool_call_id=job.call.id)
     rows.expire()
     return rows.first()
+
+
+def _close(run: Run) -> None:
+    from mlango.models import Approval as Row
+
+    rows = Row.objects.filter(trace_id=run.uuid, status=Row.Status.PENDING)
+    rows.update(status=Row.Status.EXPIRED, decided_at=timezone.now())
 
 
 def _create(run: Run, job: Job, wanted: Approval, shown: dict[str, Any]) -> Row:

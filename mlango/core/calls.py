@@ -111,6 +111,7 @@ class Batch:
         self.left = len(calls)  # the calls whose end was not told yet
         self.pending = deque(self.jobs)
         self.announced: Job | None = None
+        self.is_parked = False
         self.running: list[Job] = []
 
     def next(self) -> Event | None:
@@ -129,6 +130,7 @@ class Batch:
             if job.is_parked:
                 running.remove(job)
                 self.left -= 1
+                self.is_parked = True
                 return self.next()
         if not self.pending:
             return None
@@ -144,10 +146,6 @@ class Batch:
         for job in self.jobs:
             if not job.is_parked:
                 _add(self.run, job, job.outcome or job.end(CANCELLED, "cancelled"))
-
-    @property
-    def is_parked(self) -> bool:
-        return any(job.is_parked for job in self.jobs)
 
     def _may_start(self) -> bool:
         run, running = self.run, self.running

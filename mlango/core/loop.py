@@ -139,10 +139,11 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
                     break
             if _must_stop(run):
                 return
-            for look in run.controls.before_model:
-                await run.spawn(look(run))
-            for event in run.drain():
-                yield event
+            if run.controls.before_model:
+                for look in run.controls.before_model:
+                    await run.spawn(look(run))
+                for event in run.drain():
+                    yield event
             run.step += 1
             attempt = 0
             while True:
@@ -178,7 +179,7 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
                         await batch.rest()
             finally:
                 batch.finish()
-            if batch.is_parked:
+            if batch.is_parked and not run.aborted:
                 run.stop(WAITING, "awaiting_approval")
         if run.journal.wants_sync:
             await run.spawn(run.journal.sync())

@@ -23,6 +23,7 @@ from mlango.agents import (
     tool,
 )
 from mlango.agents.providers import ScriptedProvider, ToolCall
+from mlango.core.messages import open_calls
 from mlango.exceptions import AlreadyDecided, Misused, TraceNotFound
 from mlango.models import Approval as Row
 from mlango.models import Trace
@@ -287,6 +288,17 @@ class TestGoingOn:
     def test_what_belongs_to_the_beginning_cannot_be_given_again(self, ann):
         with pytest.raises(Misused, match="history"):
             go_on(wait(ann), history=[])
+
+    def test_what_a_run_asked_that_does_not_wait_cannot_be_decided(self, ann):
+        turns = [[call(order=7), call("look_up", "call_2", order=8)]]
+
+        stream = Desk().stream("hi", user=ann, provider=ScriptedProvider(turns))
+        for event in stream:
+            if isinstance(event, ApprovalRequested):
+                stream.abort()
+        assert stream.run.status == "cancelled"
+        assert Row.objects.get().status == "expired"
+        assert open_calls(stream.run.messages) == []
 
 
 class TestDecidingInCode:
