@@ -6,6 +6,7 @@ session, the bounds and the limits stay those of the run.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,9 @@ from mlango.agents.defaults import defaults_of
 from mlango.agents.references import agent_of, name_of, passed_on
 from mlango.agents.resolve import RUN_OPTIONS, bind
 from mlango.core.context import Context, run_of
-from mlango.core.controls import Controls
+from mlango.core.controls import Control, Controls
 from mlango.core.events import HandedOff
-from mlango.core.journal import AGENT, Entry
+from mlango.core.journal import AGENT, TOOL, Entry
 from mlango.core.limits import Limiting
 from mlango.core.run import Run
 from mlango.core.tools import Tool, tool
@@ -24,7 +25,11 @@ from mlango.exceptions import ToolError
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
+    from mlango.models import Span
 
+Resolve = Callable[[Run], Coroutine[Any, Any, None]]
+
+HANDOFF = "handoff"  # the name of the span
 MAX_HANDOFFS = 5  # of one run
 
 
@@ -65,31 +70,23 @@ async def hand_over(run: Run, *, agent: Agent) -> None:
     """Make the rest of ``run`` go on as ``agent``."""
     run.successor = None
     before, after = run.agent._meta.label, agent._meta.label
-    stays = [control for control in run.controls.all if isinstance(control, Limiting)]
-    for end in Controls([each for each in run.controls.all if each not in stays]).end:
+    leaving = [control for control in run.controls.all if not _stays(control)]
+    for end in Controls(leaving).end:
         await end(run)
-    await _become(run, agent)
-    own = run.controls
-    run.controls = Controls((*stays, *own.all))
+    own = await _become(run, agent)
     run.handoffs.append(after)
+    labels = {"from": before, "to": after}
     run.journal.write(
-        Entry(
-            AGENT,
-            "handoff",
-            run.next_ordering(),
-            run.step,
-            time(),
-            0.0,
-            {"from": before, "to": after},
-            [],
-        )
+        Entry(AGENT, HANDOFF, run.next_ordering(), run.step, time(), 0.0, labels, [])
     )
     run.note(HandedOff, before, after)
     for look in (*own.begin, *own.before_model):
         await look(run)
 
 
-async def _become(run: Run, agent: Agent) -> None:
+async def _become(run: Run, agent: Agent) -> Controls:
+    """Give the run what the agent brings; return the controls among that."""
+    staying = [control for control in run.controls.all if _stays(control)]
     defaults = defaults_of(type(agent))
     given = dict.fromkeys(RUN_OPTIONS) | passed_on(run, agent)
     run.agent, run.view, run.resolve = agent, None, None
@@ -98,3 +95,46 @@ async def _become(run: Run, agent: Agent) -> None:
     bind(run, agent, given, None)
     if run.resolve is not None:
         await run.resolve(run)
+    own = run.controls
+    run.controls = Controls((*staying, *own.all))
+    return own
+
+
+def _stays(control: Control) -> bool:
+    """Return whether a control is of the run and not of the agent: nothing resets limits."""
+    return isinstance(control, Limiting)
+
+
+# -- going on with a run that was recorded --------------------------------------------------
+
+
+def go_on_as_last(run: Run, spans: list[Span]) -> None:
+    """Have a run that goes on from its spans do so as the agent that had it last."""
+    last, agent = 0, run.agent
+    for span in spans:
+        if span.kind == AGENT and span.name == HANDOFF:
+            last, agent = span.ordering, _successor_of(agent, span.input["to"])
+            run.handoffs.append(agent._meta.label)
+    if agent is not run.agent:
+        run.resolve = partial(_go_on_as, agent=agent, first=run.resolve)
+    for span in spans:
+        if span.ordering > last and span.kind == TOOL and not span.error_type:
+            announced = [each for each in agent._meta.handoffs if _transfers(span.name, each)]
+            if announced:
+                run.successor = partial(hand_over, agent=agent_of(announced[0]))
+
+
+async def _go_on_as(run: Run, *, agent: Agent, first: Resolve | None) -> None:
+    if first is not None:
+        await first(run)
+    await _become(run, agent)
+
+
+def _transfers(name: str, reference: Any) -> bool:
+    return name == f"transfer_to_{name_of(reference)}"
+
+
+def _successor_of(agent: Agent, label: str) -> Agent:
+    """Return the agent of a label as ``agent`` names it, or as it is declared."""
+    named = [agent_of(each) for each in agent._meta.handoffs]
+    return next((each for each in named if each._meta.label == label), None) or agent_of(label)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mlango.agents.handoffs import go_on_as_last
 from mlango.agents.resolve import run_for
 from mlango.core.memory import owner_key
 from mlango.core.run import CANCELLED, FAILED, STOPPED, WAITING, Run, ToolOutcome
@@ -79,17 +80,25 @@ def resumed(agent: Agent, trace: Any, options: dict[str, Any], call: Call) -> Ru
     return run
 
 
-async def aresumed(agent: Agent, trace: Any, options: dict[str, Any]) -> Run:
-    """Return the Run that goes on with ``trace``."""
+async def aresumed(
+    agent: Agent, trace: Any, options: dict[str, Any], lead: Run | None = None
+) -> Run:
+    """Return the Run that goes on with ``trace``; ``lead`` is the run that it works for."""
     # Rows can be imported only once the apps are loaded.
     from mlango.runtime.database import ask
 
-    run = _run(agent, await ask(recorded, agent, trace, options), options)
+    run = _run(agent, await ask(recorded, agent, trace, options), options, lead=lead)
     await ask(take, run)
     return run
 
 
-def _run(agent: Agent, found: Recorded, options: dict[str, Any], call: Call | None = None) -> Run:
+def _run(
+    agent: Agent,
+    found: Recorded,
+    options: dict[str, Any],
+    call: Call | None = None,
+    lead: Run | None = None,
+) -> Run:
     """Return a Run in the state that the fold of the trace's rows gives."""
     trace = found.trace
     begun = {
@@ -97,7 +106,7 @@ def _run(agent: Agent, found: Recorded, options: dict[str, Any], call: Call | No
         "session_id": trace.session_key,
         "metadata": trace.metadata,
     }
-    run = run_for(agent, trace.opening["said"], options | begun, call)
+    run = run_for(agent, trace.opening["said"], options | begun, call, lead)
     run.is_resumed = True
     run.uuid = trace.uuid
     run.parent = trace.parent_id
@@ -110,6 +119,7 @@ def _run(agent: Agent, found: Recorded, options: dict[str, Any], call: Call | No
     run.ordering = max((span.ordering for span in found.spans), default=0)
     run.tool_results = [_outcome(each) for each in found.spans if each.kind == each.Kind.TOOL]
     run.journal.go_on(trace.span_count, trace.error_count)
+    go_on_as_last(run, found.spans)
     return run
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlango.agents.references import name_of, passed_on
 from mlango.agents.resolve import run_for
+from mlango.agents.resume import aresumed
 from mlango.agents.streams import AsyncRunStream
 from mlango.core.context import Context, run_of
 from mlango.core.controls import Parked
@@ -27,9 +28,11 @@ from mlango.core.tools import Tool, ToolResult, tool
 from mlango.core.values import dumps, to_json
 from mlango.core.watch import NEVER
 from mlango.exceptions import Misconfigured, ToolError
+from mlango.runtime.database import ask as ask_database
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
+    from mlango.models import Trace
 
 
 class AsTool:
@@ -79,19 +82,33 @@ async def delegate(
     """Run an agent for the run that a tool was called in, and return its answer."""
     lead = run_of(context)
     check_depth(lead)
-    options = {
+    begun = await ask_database(child_of, lead, context.tool_call_id) if lead.is_resumed else None
+    if begun is not None and begun.status == FINISHED:
+        return ToolResult(begun.output, _details(begun.agent, begun.uuid, FINISHED))
+    options: dict[str, Any] = {
         "user": lead.user,
         "request": lead.request,
         "state": lead.state,
         "limits": budget,
-        "metadata": {"tool_call_id": context.tool_call_id},
         **passed_on(lead, agent),
     }
-    child = run_for(agent, message, options, lead=lead)
+    if begun is not None:
+        child = await aresumed(agent, begun, options, lead)
+    else:
+        options["metadata"] = {"tool_call_id": context.tool_call_id}
+        child = run_for(agent, message, options, lead=lead)
     # What waits for others must not keep them waiting for its place.
     with slots.lent():
         await follow(child)
     return answer_of(child)
+
+
+def child_of(lead: Run, tool_call_id: str) -> Trace | None:
+    """Return the trace that an earlier call of the same id began; asks the database."""
+    from mlango.models import Trace
+
+    rows = Trace.objects.filter(parent=lead.uuid)
+    return next((row for row in rows if row.metadata.get("tool_call_id") == tool_call_id), None)
 
 
 def check_depth(lead: Run) -> None:
@@ -138,13 +155,16 @@ async def follow(child: Run) -> None:
 
 def answer_of(child: Run) -> ToolResult:
     """Return what a lead's model reads of a sub-agent's run. Raise Parked if it waits."""
-    details = {"agent": child.label, "trace": child.uuid, "status": child.status}
+    details = _details(child.label, child.uuid, child.status)
     if child.status == WAITING:
         raise Parked
     if child.status != FINISHED:
         said = f"\nIt had said: {child.text}" if child.text else ""
         text = f"The agent {child.label} {child.status} ({child.stop_reason}): {child.error}"
         return ToolResult(text + said, details, is_error=True)
-    if child.output is None:
-        return ToolResult(child.text, details)
-    return ToolResult(dumps(to_json(child.output)), details)
+    output = child.result().output
+    return ToolResult(output if isinstance(output, str) else dumps(to_json(output)), details)
+
+
+def _details(agent: str, trace: str, status: str) -> dict[str, str]:
+    return {"agent": agent, "trace": trace, "status": status}

@@ -48,7 +48,11 @@ def test_the_rest_of_a_run_goes_on_as_the_other_agent(where):
     run = agent().run(HELLO)
     [request] = provider.calls
     assert run.text == "Here is your money."
-    assert (run.agent, run.last_agent, run.handoffs) == ("shop.Desk", "shop.Billing", ["shop.Billing"])
+    assert (run.agent, run.last_agent, run.handoffs) == (
+        "shop.Desk",
+        "shop.Billing",
+        ["shop.Billing"],
+    )
     assert run.describe()["last_agent"] == "shop.Billing"
     assert (request.system, request.model) == ("Pay.", "money")
     assert [message["role"] for message in request.messages] == ["user", "assistant", "tool"]
@@ -149,7 +153,7 @@ async def test_agents_that_hand_over_to_each_other_end():
 
 
 def test_an_agent_does_not_hand_over_to_itself():
-    with pytest.raises(Misconfigured, match="Alone.Meta.handoffs holds the agent itself"):
+    with pytest.raises(Misconfigured, match=r"Alone\.Meta\.handoffs holds the agent itself"):
         _agent("Alone", "", [], {"handoffs": ["shop.Alone"]})
 
 

@@ -40,7 +40,7 @@ class Priced(ScriptedProvider):
 def said(text="", calls=(), tokens=10):
     return Completion(
         text=text,
-        tool_calls=[each for each in calls],
+        tool_calls=list(calls),
         usage=Usage(input_tokens=tokens, output_tokens=tokens),
     )
 
@@ -166,12 +166,11 @@ def test_the_answer_of_a_subagent_is_the_result_of_the_call(where):
     assert child.metadata == {"tool_call_id": run.tool_results[0].tool_call_id}
 
 
-@pytest.mark.django_db(transaction=True)
-async def test_in_async_code_too():
-    run = await pair([ask(), "Found."], ["It is there."])().arun("hi")
+@everywhere
+def test_in_async_code_too(where):
+    run = asyncio.run(pair([ask(), "Found."], ["It is there."])().arun("hi"))
     assert run.text == "Found."
-    child = await Trace.objects.aget(parent=run.trace_uuid)
-    assert child.status == "finished"
+    assert run.trace.children.get().status == "finished"
 
 
 @everywhere
@@ -512,10 +511,10 @@ async def test_they_are_nested_where_all_allow_it():
 # -- how it ends ------------------------------------------------------------------------------
 
 
-@pytest.mark.django_db(transaction=True)
+@everywhere
 @pytest.mark.parametrize("way", ["abort", "leave"])
-async def test_a_subagent_ends_with_its_lead(way):
-    closed = []
+def test_a_subagent_ends_with_its_lead(where, way):
+    closed, events = [], []
 
     async def hang(request):
         try:
@@ -523,16 +522,18 @@ async def test_a_subagent_ends_with_its_lead(way):
         finally:
             closed.append(True)
 
-    events = []
-    async with aclosing(pair([ask(), "never"], [hang])().astream("hi")) as stream:
-        async for event in stream:
-            events.append(event)
-            if event.kind == "thinking" and event.parent:
-                if way == "leave":
-                    break
-                stream.abort()
-    lead = await Trace.objects.aget(parent=None)
-    child = await Trace.objects.aget(parent=lead)
+    async def read():
+        async with aclosing(pair([ask(), "never"], [hang])().astream("hi")) as stream:
+            async for event in stream:
+                events.append(event)
+                if event.kind == "thinking" and event.parent:
+                    if way == "leave":
+                        break
+                    stream.abort()
+
+    asyncio.run(read())
+    lead = Trace.objects.get(parent=None)
+    child = lead.children.get()
     assert closed == [True]
     assert (lead.status, child.status) == ("cancelled", "cancelled")
     assert child.ended_at <= lead.ended_at
@@ -554,17 +555,16 @@ def test_leaving_a_plain_stream_stores_both(where):
     assert sorted(Trace.objects.values_list("status", flat=True)) == ["cancelled", "cancelled"]
 
 
-@pytest.mark.django_db(transaction=True)
-async def test_a_subagent_ends_when_the_time_of_its_lead_is_up(settings):
+@everywhere
+def test_a_subagent_ends_when_the_time_of_its_lead_is_up(where, settings):
     settings.MLANGO = {"DEFAULT_PROVIDER": "echo", "AGENT_TIMEOUT": 0.05, "TOOL_TIMEOUT": 0.01}
 
     async def hang(request):
         await asyncio.Event().wait()
 
-    run = await pair([ask(), "never"], [hang])().arun("hi")
-    child = await Trace.objects.aget(parent=run.trace_uuid)
+    run = pair([ask(), "never"], [hang])().run("hi")
     assert run.stop_reason == "timeout"
-    assert child.ended_at is not None
+    assert run.trace.children.get().ended_at is not None
 
 
 async def test_the_files_of_a_subagent_are_those_of_its_lead():
