@@ -470,10 +470,10 @@ class Failing(Guardrail):
 @both
 @pytest.mark.parametrize("on", ["input", "output"])
 def test_a_check_that_fails_blocks_and_quotes_nothing(play, on, caplog):
-    Only = type("Only", (Failing,), {"on": on})
+    only = type("Only", (Failing,), {"on": on})
     turns = ["hello" if on == "input" else NEVER_TOLD]
     said = NEVER_TOLD if on == "input" else "hi"
-    run, events = play(agent(Only()), said, ScriptedProvider(turns))
+    run, events = play(agent(only()), said, ScriptedProvider(turns))
 
     assert run.stop_reason == "guardrail"
     assert run.error == "Stopped by the guardrail 'Only': The check failed with ValueError."

@@ -51,9 +51,10 @@ def guardrail_of(where: str, declared: Any) -> Guardrail:
             f"MaxLength(2000), or a name: {', '.join(BUILT_IN)}."
         )
     if not any(found.guards(kind) for kind in KINDS):
+        methods = ", ".join(METHODS.values())
         raise Misconfigured(
-            f"{where}: {found.name} checks nothing. Override {', '.join(METHODS.values())}, "
-            f"or name more in on=."
+            f"{where}: {type(found).__name__} checks nothing. Override {methods}, or name more "
+            f"in on=."
         )
     return found
 
