@@ -11,10 +11,11 @@ from django.core.checks import CheckMessage, Error, Warning, register
 
 from mlango.agents.memory.null import NullMemory
 from mlango.agents.prices import rates_of
+from mlango.agents.references import agent_of
 from mlango.conf import DEFAULTS, problem_with
 from mlango.conf import settings as mlango_settings
 from mlango.core.options import UNSET
-from mlango.exceptions import Misconfigured, did_you_mean
+from mlango.exceptions import Misconfigured, Misused, did_you_mean
 from mlango.runtime.registry import registry
 
 TAG = "mlango"
@@ -129,6 +130,11 @@ def _check_agent(agent: Any) -> Iterator[CheckMessage]:
             yield Error(str(error), obj=meta.label, id="mlango.E010")
     if _rebuilds_from_traces(meta.memory):
         yield from _check_traced(meta)
+    for reference in (*meta.subagents, *meta.handoffs):
+        try:
+            agent_of(reference)
+        except (Misconfigured, Misused) as error:
+            yield Error(str(error), obj=meta.label, id="mlango.E014")
     for tool in (*meta.tools, *meta.methods):
         for text in getattr(getattr(tool, "parameters", None), "warnings", ()):
             yield Warning(text, obj=meta.label, id="mlango.W012")

@@ -28,7 +28,6 @@ from mlango.core.tools import Tool, ToolResult, tool
 from mlango.core.values import dumps, to_json
 from mlango.core.watch import NEVER
 from mlango.exceptions import Misconfigured, ToolError
-from mlango.runtime.database import ask as ask_database
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
@@ -82,7 +81,7 @@ async def delegate(
     """Run an agent for the run that a tool was called in, and return its answer."""
     lead = run_of(context)
     check_depth(lead)
-    begun = await ask_database(child_of, lead, context.tool_call_id) if lead.is_resumed else None
+    begun = await _begun(lead, context.tool_call_id) if lead.is_resumed else None
     if begun is not None and begun.status == FINISHED:
         return ToolResult(begun.output, _details(begun.agent, begun.uuid, FINISHED))
     options: dict[str, Any] = {
@@ -101,6 +100,13 @@ async def delegate(
     with slots.lent():
         await follow(child)
     return answer_of(child)
+
+
+async def _begun(lead: Run, tool_call_id: str) -> Trace | None:
+    # Rows can be imported only once the apps are loaded.
+    from mlango.runtime.database import ask
+
+    return await ask(child_of, lead, tool_call_id)
 
 
 def child_of(lead: Run, tool_call_id: str) -> Trace | None:

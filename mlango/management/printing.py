@@ -9,6 +9,9 @@ from mlango.core.events import (
     ArtifactAdded,
     Event,
     FollowedUp,
+    GuardrailRewrote,
+    GuardrailTripped,
+    HandedOff,
     Retrying,
     Steered,
     TextChunk,
@@ -21,6 +24,8 @@ from mlango.core.run import AgentRun
 from mlango.core.values import dumps
 from mlango.exceptions import MlangoError
 from mlango.management.terminal import DIM, RED, Screen, one_line
+
+INDENT = "  "  # of what a sub-agent does
 
 
 class Printer(Protocol):
@@ -54,13 +59,15 @@ class TextPrinter:
         self._has_text = False
 
     def show(self, event: Event) -> None:
-        if isinstance(event, TextChunk):
+        is_own = event.parent is None  # and not of a sub-agent
+        if isinstance(event, TextChunk) and is_own:
             self._out.write(event.text)
             self._has_text = True
         elif isinstance(event, Thinking | ToolCalled):
             self._out.fresh_line()
         if self._show_steps and (line := step_line(event)):
-            self._err.short_line(line, RED if _is_error(event) else DIM)
+            indent = "" if is_own else INDENT
+            self._err.short_line(f"{indent}{line}", RED if _is_error(event) else DIM)
 
     def end(self, result: AgentRun, error: BaseException | None) -> None:
         if result.text and not self._has_text:
@@ -103,6 +110,10 @@ def step_line(event: Event) -> str:
             return f"… {one_line(event.error)} Trying again in {event.delay:.1f} s."
         case Steered() | FollowedUp():
             return f"· {one_line(event.message)}"
+        case GuardrailTripped() | GuardrailRewrote():
+            return f"! {event.name} {_done(event)}: {one_line(event.reason)}"
+        case HandedOff():
+            return f"⇒ {event.to_agent} goes on"
         case ArtifactAdded():
             return f"· {event.name} ({event.mime_type}, {counted(event.size, 'byte')})"
     return ""
@@ -118,8 +129,16 @@ def awaited(event: Event) -> str:
     return ""
 
 
+def _done(event: GuardrailTripped | GuardrailRewrote) -> str:
+    verb = "refused" if isinstance(event, GuardrailTripped) else "rewrote"
+    what = f"a call of {one_line(event.tool)}" if event.tool else f"the {event.on}"
+    return f"{verb} {what}"
+
+
 def _is_error(event: Event) -> bool:
-    return isinstance(event, ToolFinished) and event.is_error
+    if isinstance(event, ToolFinished):
+        return event.is_error
+    return isinstance(event, GuardrailTripped)
 
 
 def _written(arguments: object) -> str:

@@ -79,7 +79,9 @@ class Frames:
 def frame(event: Event) -> bytes:
     """Return an event as it goes over the wire; JSON text holds no line breaks."""
     data = encode(event.describe())
-    return f"id: {event.seq}\nevent: {event.kind}\ndata: {data}\n\n".encode()
+    # Sub-agents count their events for themselves, so only the run's own have an id.
+    number = f"id: {event.seq}\n" if event.parent is None else ""
+    return f"{number}event: {event.kind}\ndata: {data}\n\n".encode()
 
 
 def plain_frames_of(stream: RunStream) -> Iterator[bytes]:
