@@ -12,6 +12,7 @@ from django.core.checks import CheckMessage, Error, Warning, register
 from mlango.agents.memory.null import NullMemory
 from mlango.agents.prices import rates_of
 from mlango.agents.references import agent_of
+from mlango.agents.scopes import has_scope
 from mlango.conf import DEFAULTS, problem_with
 from mlango.conf import settings as mlango_settings
 from mlango.core.options import UNSET
@@ -138,6 +139,20 @@ def _check_agent(agent: Any) -> Iterator[CheckMessage]:
     for tool in (*meta.tools, *meta.methods):
         for text in getattr(getattr(tool, "parameters", None), "warnings", ()):
             yield Warning(text, obj=meta.label, id="mlango.W012")
+        yield from _check_scopes(meta, tool)
+
+
+def _check_scopes(meta: Any, tool: Any) -> Iterator[CheckMessage]:
+    for reference in getattr(getattr(tool, "parameters", None), "references", {}).values():
+        if not has_scope(reference.model):
+            yield Warning(
+                f"The tool {tool.name!r} takes a {reference.noun}, of which only staff may "
+                f"touch any.",
+                hint=f"Say in a scopes.py which rows a user may touch: "
+                f"@scope({reference.model.__name__}).",
+                obj=meta.label,
+                id="mlango.W013",
+            )
 
 
 def _check_traced(meta: Any) -> Iterator[CheckMessage]:

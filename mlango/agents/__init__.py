@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         Regex,
         SecretScan,
     )
+    from mlango.agents.hooks import Hooks
     from mlango.agents.memory import (
         BufferMemory,
         History,
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
         WindowMemory,
     )
     from mlango.agents.providers import RecordingProvider, ReplayProvider
+    from mlango.agents.scopes import scope
     from mlango.agents.toolsets.builtin import current_date, day_name, http_request
     from mlango.agents.traces import get_trace, recent_traces
     from mlango.core.context import Context
+    from mlango.core.controls import Halt
     from mlango.core.events import (
         ApprovalDecided,
         ApprovalRequested,
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     )
     from mlango.core.guardrails import Block, Guardrail, GuardrailContext, Rewrite
     from mlango.core.limits import Limits
+    from mlango.core.lookups import Lookup
     from mlango.core.policy import Approval, allow, ask, deny
     from mlango.core.run import AgentRun
     from mlango.core.tools import Tool, ToolResult, Toolset, tool
@@ -79,9 +83,12 @@ __all__ = [
     "GuardrailRewrote",
     "GuardrailTripped",
     "HandedOff",
+    "Halt",
     "History",
+    "Hooks",
     "LLMJudge",
     "Limits",
+    "Lookup",
     "MaxLength",
     "Memory",
     "MetastoreMemory",
@@ -119,12 +126,14 @@ __all__ = [
     "get_trace",
     "http_request",
     "recent_traces",
+    "scope",
     "tool",
 ]
 
 _MODULES = {
     "mlango.agents.agent": ["Agent"],
     "mlango.agents.guardrails": ["DenyTopics", "LLMJudge", "MaxLength", "Regex", "SecretScan"],
+    "mlango.agents.hooks": ["Hooks"],
     "mlango.agents.memory": [
         "BufferMemory",
         "History",
@@ -136,10 +145,13 @@ _MODULES = {
     ],
     "mlango.agents.providers": ["RecordingProvider", "ReplayProvider"],
     "mlango.agents.toolsets.builtin": ["current_date", "day_name", "http_request"],
+    "mlango.agents.scopes": ["scope"],
     "mlango.agents.traces": ["get_trace", "recent_traces"],
     "mlango.core.context": ["Context"],
+    "mlango.core.controls": ["Halt"],
     "mlango.core.guardrails": ["Block", "Guardrail", "GuardrailContext", "Rewrite"],
     "mlango.core.limits": ["Limits"],
+    "mlango.core.lookups": ["Lookup"],
     "mlango.core.policy": ["Approval", "allow", "ask", "deny"],
     "mlango.core.run": ["AgentRun"],
     "mlango.core.tools": ["Tool", "ToolResult", "Toolset", "tool"],

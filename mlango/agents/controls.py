@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.exceptions import PermissionDenied
 
 from mlango.agents.approvals import Asking
+from mlango.agents.hooks import hooking
 from mlango.agents.output.control import AnswerTool, Structured
 from mlango.agents.spending import earlier_in
 from mlango.agents.team import Sharing, Succession
@@ -33,12 +34,17 @@ def controls_for(run: Run, given: dict[str, Any], key: SessionKey | None) -> Con
     session_limits = meta.session_limits if key is not None else None
     if limits or session_limits:
         controls.append(Limiting(limits, session_limits, earlier_in(key)))
+    hooks = hooking(meta.hooks)
+    controls += hooks.before_model
     if meta.output:  # guardrails read the answer as text
         controls.append(AnswerTool(meta.output))
+    # What hooks have changed is what guardrails check and people approve.
+    controls += hooks.before_others
     if meta.guardrails:
         controls.append(Guarding(meta.guardrails))
     if meta.permissions or meta.ask_question or run.toolbox.asks:
         controls.append(Asking(meta.permissions, given["approve"]))
+    controls += hooks.after_tool
     if meta.output:
         controls.append(Structured(meta.output, meta.output_retries))
     if run.lead is not None:

@@ -14,6 +14,7 @@ from mlango.agents.defaults import Defaults, defaults_of, set_or
 from mlango.agents.memory.null import NullMemory
 from mlango.agents.prices import price, warm
 from mlango.agents.providers.routing import resolve
+from mlango.agents.scopes import fetch
 from mlango.conf import settings
 from mlango.core.context import Context
 from mlango.core.journal import Journal
@@ -95,6 +96,7 @@ def run_for(
         memory_key=key,
         turn=_turn(session),
         price=price,
+        fetch=fetch,
         history=_history(given["history"]),
         disclose_errors=_disclose(meta),
         capture_content=defaults.capture_content,

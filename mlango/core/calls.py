@@ -93,12 +93,16 @@ class Job:
     def end(self, content: Any, error_type: str = "", details: Any = None) -> ToolOutcome:
         """Set the outcome, once: what a tool returns after its time is up is not used."""
         if self.outcome is None:
-            duration = monotonic() - self.clock if self.clock else 0.0
-            call = self.call
-            self.outcome = ToolOutcome(
-                call.id, call.name, content, bool(error_type), error_type, duration, details
-            )
+            self.outcome = self.made(content, error_type, details)
         return self.outcome
+
+    def made(self, content: Any, error_type: str = "", details: Any = None) -> ToolOutcome:
+        """Return an outcome, which is not yet that of the call."""
+        duration = monotonic() - self.clock if self.clock else 0.0
+        call = self.call
+        return ToolOutcome(
+            call.id, call.name, content, bool(error_type), error_type, duration, details
+        )
 
 
 class Batch:
@@ -266,10 +270,12 @@ async def perform(run: Run, job: Job) -> None:
             return
         if tool.approval and not job.is_approved:
             raise ToolError(f"The tool {tool.name!r} needs an approval, which nobody gave.")
-        content, is_error, details = await _invoke(run, job, tool, arguments)
-        outcome = job.end(content, "tool" if is_error else "", details)
+        invoke = _tried if tool.retries else _invoke
+        content, is_error, details = await invoke(run, job, tool, arguments)
+        outcome = job.made(content, "tool" if is_error else "", details)
         for after in run.controls.after_call:
-            job.outcome = outcome = await after(run, job, outcome)
+            outcome = await after(run, job, outcome)
+        job.outcome = job.outcome or outcome
     except Parked:
         job.is_parked = True
     except Halt as halt:
@@ -302,7 +308,8 @@ async def _check_allowed(run: Run, tool: Tool) -> None:
 def _fail(run: Run, job: Job, error: BaseException) -> None:
     name = type(error).__name__
     job.error = clean(f"{name}: {error}")
-    job.attributes = {"traceback": clean("".join(traceback.format_exception(error))[-8000:])}
+    trail = clean("".join(traceback.format_exception(error))[-8000:])
+    job.attributes = {**(job.attributes or {}), "traceback": trail}
     text = (
         job.error
         if run.disclose_errors
@@ -325,8 +332,24 @@ def _rendered(run: Run, job: Job, tool: Tool, value: Any) -> tuple[Any, bool, An
     notes: list[str] = []
     rendered = render(tool, value, run.bounds.max_tool_output_chars, notes)
     if notes:
-        job.attributes = {"notes": notes}
+        job.attributes = {**(job.attributes or {}), "notes": notes}
     return rendered
+
+
+async def _tried(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) -> Any:
+    """Invoke a tool again when it fails, as often as it may be, while its time lasts."""
+    failed: list[str] = []
+    while True:
+        try:
+            return await _invoke(run, job, tool, dict(arguments))
+        except (ToolError, Parked, Halt):
+            raise
+        except Exception as error:
+            failed.append(clean(f"{type(error).__name__}: {error}"))
+            job.attributes = {**(job.attributes or {}), "attempts": failed}
+            if len(failed) > tool.retries or run.aborted or monotonic() >= job.deadline:
+                raise
+        await asyncio.sleep(0)  # a tool that fails at once must not keep others waiting
 
 
 async def _invoke(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) -> Any:
@@ -335,6 +358,8 @@ async def _invoke(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) -> 
         context = Context(run, job.call, job.ordering)
         for name, what in tool.parameters.injected.items():
             arguments[name] = context if what == "context" else getattr(context, what)
+    if tool.parameters.references:
+        await in_thread(_fetch, run, job, tool, arguments)
     if not slots.take():
         await slots.wait(job.call.name, run.bounds.tool_queue_timeout)
     if tool.kind not in ("async", "async_generator"):
@@ -349,6 +374,16 @@ async def _invoke(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) -> 
     if type(value) in PLAIN:
         return _rendered(run, job, tool, value)
     return await in_thread(_rendered, run, job, tool, value)
+
+
+def _fetch(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) -> None:
+    """Put rows in the place of their keys; asks the database."""
+    if run.fetch is None:
+        raise ToolError(f"The tool {tool.name!r} works on rows, and there are none here.")
+    context = Context(run, job.call, job.ordering)
+    for name, reference in tool.parameters.references.items():
+        if arguments.get(name) is not None:
+            arguments[name] = run.fetch(context, reference, arguments[name])
 
 
 async def _in_thread(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) -> Any:

@@ -64,8 +64,8 @@ class GuardrailContext(Context):
 
     @property
     def messages(self) -> list[Message]:
-        """The conversation so far, oldest first, without what is being checked."""
-        return list(self._run.messages)
+        """The conversation so far, oldest first."""
+        return list(self._run.messages or self._run.history)
 
     def used(self, usage: Usage, cost: Decimal | None, model: str = "") -> None:
         """Tell what the check itself cost; the run counts it."""
@@ -109,7 +109,11 @@ class Guardrail:
     def describe(self) -> dict[str, Any]:
         """Return what the guardrail is; part of an agent's fingerprint."""
         own = {name: value for name, value in vars(self).items() if not name.startswith("_")}
-        return {"name": self.name, "on": self.on} | own
+        plain = str | int | float | tuple | list | dict | None
+        return {"name": self.name, "on": self.on} | {
+            name: value if isinstance(value, plain) else type(value).__name__
+            for name, value in own.items()
+        }
 
 
 def kinds(owner: str, on: Any) -> tuple[str, ...]:

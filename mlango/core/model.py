@@ -169,7 +169,9 @@ class ModelCall:
         self._fail(self.timeout_error())
 
     def _fail(self, error: ProviderError) -> NoReturn:
-        error.text = error.text or "".join(self.texts)
+        # What controls held back is not told by an error either.
+        arrived = "" if self.is_guarded else error.text
+        error.text = arrived or "".join(self.texts)
         self.write(error=error)
         raise error
 

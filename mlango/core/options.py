@@ -81,6 +81,7 @@ class Options:
     max_parallel_tools: int = UNSET
     output: Any = None
     output_retries: int = 2
+    hooks: Any = ()
     limits: Limits | None = None
     session_limits: Limits | None = None
     guardrails: tuple[Any, ...] = ()

@@ -27,6 +27,8 @@ from mlango.core.watch import NEVER, Watch
 from mlango.exceptions import Misused
 
 if TYPE_CHECKING:
+    from mlango.core.context import Context
+    from mlango.core.lookups import Reference
     from mlango.core.memory import Memory, SessionKey
     from mlango.core.tools import Toolbox
 
@@ -183,6 +185,7 @@ class Run:
     release: Callable[[Run], Coroutine[Any, Any, None]] | None = None
     price: Callable[[str, str, Usage], Decimal | None] | None = None
     controls: Controls = NO_CONTROLS
+    fetch: Callable[[Context, Reference, Any], Any] | None = None  # a row by its key
     disclose_errors: bool = False
     capture_content: bool = True
     steering_mode: str = "one-at-a-time"

@@ -22,6 +22,7 @@ from mlango.core.dialects import (
     without_nulls,
 )
 from mlango.core.inference import UNKNOWN, Check, Field, Problem, infer, infer_model, problems
+from mlango.core.lookups import Reference
 from mlango.core.signature import EMPTY, Signature
 from mlango.core.values import clean, clean_json, dumps, parse_json
 from mlango.exceptions import InvalidArguments, ToolDefinitionError, did_you_mean
@@ -51,6 +52,7 @@ class Parameters:
         "_problems",
         "injected",
         "is_strict",
+        "references",
         "schema",
         "strict",
         "warnings",
@@ -63,6 +65,7 @@ class Parameters:
         problems: Callable[[Any], Iterator[Problem]],
         *,
         injected: Mapping[str, str] | None = None,
+        references: Mapping[str, Reference] | None = None,
         defaults: Mapping[str, Any] | None = None,
         strict: bool = False,
     ) -> None:
@@ -72,6 +75,7 @@ class Parameters:
         self._defaults = dict(defaults or {})
         self._names = tuple(schema.get("properties", ()))
         self.injected = dict(injected or {})
+        self.references = dict(references or {})
         self.strict = strict
         self.is_strict = False
         self.warnings: tuple[str, ...] = ()
@@ -109,6 +113,7 @@ class Parameters:
             check,
             problems,
             injected=signature.injected,
+            references=signature.references,
             defaults=defaults,
             strict=strict,
         )

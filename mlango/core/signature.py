@@ -20,6 +20,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from asgiref.sync import iscoroutinefunction
 
 from mlango.core.context import Context
+from mlango.core.lookups import Reference, reference_of
 from mlango.exceptions import ToolDefinitionError
 
 EMPTY = inspect.Parameter.empty
@@ -49,7 +50,7 @@ class Signature:
 
     ``injected`` maps the names of parameters that the model never sees to what they get:
     ``context``, ``request``, ``user`` or ``state``. ``variadic`` holds ``*args`` and
-    ``**kwargs`` as they are written.
+    ``**kwargs`` as they are written. ``references`` hold the parameters that get rows.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Signature:
     arguments: tuple[Argument, ...]
     injected: dict[str, str]
     variadic: tuple[str, ...]
+    references: dict[str, Reference]
 
     @property
     def open(self) -> bool:
@@ -73,16 +75,21 @@ def read(fn: Callable[..., Any], *, method: bool = False) -> Signature:
     namespace = _namespace(plain)
     arguments: list[Argument] = []
     injected: dict[str, str] = {}
+    references: dict[str, Reference] = {}
     variadic = [str(p).partition(":")[0] for p in parameters if p.kind in VARIADIC]
     for parameter in (p for p in parameters if p.kind not in VARIADIC):
         annotation = _annotation(parameter, name, namespace)
         what = _injection(parameter, annotation)
         if what:
             injected[parameter.name] = what
-        else:
-            text = described.arguments.get(parameter.name, "")
-            arguments.append(Argument(parameter.name, annotation, parameter.default, text))
-    return Signature(name, described.text, tuple(arguments), injected, tuple(variadic))
+            continue
+        text = described.arguments.get(parameter.name, "")
+        reference, annotation = reference_of(annotation, f"{name}({parameter.name})")
+        if reference is not None:
+            references[parameter.name] = reference
+            text = text or reference.description()
+        arguments.append(Argument(parameter.name, annotation, parameter.default, text))
+    return Signature(name, described.text, tuple(arguments), injected, tuple(variadic), references)
 
 
 def target(fn: Any) -> Any:

@@ -32,10 +32,11 @@ class Registry:
             )
 
     def discover(self) -> None:
-        """Import ``agents.py`` of every installed app, once."""
+        """Import ``agents.py`` and ``scopes.py`` of every installed app, once."""
         if not self._discovered:
             self._discovered = True
             autodiscover_modules("agents")
+            autodiscover_modules("scopes")
 
     def all(self) -> list[type[Any]]:
         """Return the agents in the order of their labels."""
