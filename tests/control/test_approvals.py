@@ -27,6 +27,7 @@ from mlango.core.messages import open_calls
 from mlango.exceptions import AlreadyDecided, Misused, TraceNotFound
 from mlango.models import Approval as Row
 from mlango.models import Trace
+from mlango.models.approval import Operator
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -153,6 +154,13 @@ class TestDeciding:
         go_on(run)
         assert refunds == [(7, 5)]
 
+    def test_an_argument_is_edited_whatever_its_name(self, ann):
+        wait(ann)
+        row = Row.objects.get()
+        row.edit({"note": 1, "by": 2}, by=ann, note="so", amount=5)
+        assert row.edited == {"order": 7, "amount": 5, "note": 1, "by": 2}
+        assert row.note == "so"
+
     def test_an_edit_that_does_not_fit_is_not_run(self, ann):
         run = wait(ann)
         Row.objects.get().edit(by=ann, amount="much")
@@ -236,6 +244,36 @@ class TestWhoMayDecide:
         wait(ann, [[call("pay", amount=1)]], Payer)
         row = Row.objects.get()
         assert [row.may_decide(ann), row.may_decide(boss)] == [False, True]
+
+    def test_who_runs_the_process_decides_only_where_nobody_is_asked_for(self, ann):
+        operator = Operator()
+        run = wait(None)
+        mine, theirs = Row.objects.get(), Row(owner_key="1")
+        asked_for = Row(permission="auth.delete_user"), Row(four_eyes=True)
+        assert mine.may_decide(operator)
+        assert not any(row.may_decide(operator) for row in (theirs, *asked_for))
+        mine.approve(by=operator)
+        assert Row.objects.get().decided_by is None
+        go_on(run)
+        assert refunds == [(7, 10)]
+
+    @pytest.mark.parametrize(
+        ("row", "who"),
+        [
+            (
+                Row(owner_key="1"),
+                "the run's user or somebody with the permission 'mlango.decide_approval'",
+            ),
+            (Row(), "somebody with the permission 'mlango.decide_approval'"),
+            (
+                Row(owner_key="1", four_eyes=True, permission="shop.pay"),
+                "somebody with the permission 'shop.pay' who is not the run's user",
+            ),
+        ],
+    )
+    def test_who_may_not_is_told_who_may(self, ann, row, who):
+        with pytest.raises(PermissionDenied, match=who):
+            row.approve(by=get_user_model()(pk=2))
 
     def test_one_of_many_at_once_decides(self, ann):
         run = wait(ann)
