@@ -6,13 +6,12 @@ The core knows Django's models only by what they offer; whoever makes the run fe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import UnionType
-from typing import Annotated, Any, Optional, Union, get_args, get_origin
+from types import GenericAlias, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 from uuid import UUID
 
 from mlango.exceptions import ToolDefinitionError
 
-optional: Any = Optional  # for a type that only running code knows
 WHOLE_NUMBERS = ("AutoField", "BigAutoField", "SmallAutoField", "IntegerField", "BigIntegerField")
 
 
@@ -60,12 +59,12 @@ def reference_of(annotation: Any, where: str) -> tuple[Reference | None, Any]:
     if origin in (Union, UnionType) and len(inner) == 2 and type(None) in inner:
         wanted = inner[0] if inner[1] is type(None) else inner[1]
         reference, key = reference_of(wanted, where)
-        return reference, annotation if reference is None else optional[key]
+        return reference, annotation if reference is None else key | None
     if origin is list:
         reference, key = reference_of(inner[0], where)
         if reference is None or reference.many:
             return None, annotation
-        return Reference(reference.model, reference.field, many=True), list[key]
+        return Reference(reference.model, reference.field, many=True), GenericAlias(list, (key,))
     if not is_model(annotation):
         return None, annotation
     return _made(annotation, "pk", where)
