@@ -27,7 +27,7 @@ MAX_COST = Decimal(10) ** 9
 NUL = "\\u0000"  # as JSON writes it
 HIDDEN = "[hidden]"
 NO_COUNTS = (0, 0, 0, 0, 0, False)
-CONTENT = ("traceback", "details")  # attributes that quote what a tool worked on
+CONTENT = ("traceback", "details", "attempts")  # attributes that quote what a tool worked on
 _SECRET = re.compile(r"(?i)api_?key|secret|passw|authori|credential|headers|(^|_)token$")
 
 
