@@ -1,0 +1,294 @@
+"""What must hold on every path a run can take, and wherever it ends."""
+
+import asyncio
+import json
+from itertools import pairwise
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import AsyncClient, Client, override_settings
+from django.urls import path
+
+from mlango.agents import (
+    Agent,
+    BufferMemory,
+    Limits,
+    Regex,
+    deny,
+    tool,
+)
+from mlango.agents.providers import Completion, ScriptedProvider, ToolCall
+from mlango.exceptions import ProviderUnavailable
+from mlango.models import Trace
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+effects = []
+
+
+@tool
+def erase(order: int) -> str:
+    """Erase an order."""
+    effects.append(order)
+    return "erased"
+
+
+@tool(permission="auth.delete_user")
+def erase_user(user_id: int) -> str:
+    """Erase a user."""
+    effects.append(user_id)
+    return "erased"
+
+
+@tool(approval=True)
+def refund(order: int) -> str:
+    """Refund an order."""
+    effects.append(order)
+    return "refunded"
+
+
+@tool
+async def look_up(order: int) -> str:
+    """Look an order up."""
+    return f"order {order}"
+
+
+def forbidden():
+    """Return turns in which the model calls all that it may not call."""
+    calls = [
+        ToolCall("a", "erase", {"order": 1}),
+        ToolCall("b", "erase_user", {"user_id": 1}),
+        ToolCall("c", "refund", {"order": 1}),
+        ToolCall("d", "nowhere", {}),
+    ]
+    return [calls, "Sorry.", "Sorry."]
+
+
+class Desk(Agent):
+    """Helps."""
+
+    class Meta:
+        app_label = "control"
+        tools = [erase, erase_user, refund, look_up]
+        permissions = [deny("erase")]
+
+
+class Lead(Agent):
+    """Leads."""
+
+    class Meta:
+        app_label = "control"
+        subagents = [Desk]
+
+
+@pytest.fixture(autouse=True)
+def _no_effects():
+    effects.clear()
+
+
+@pytest.fixture
+def ann():
+    return get_user_model().objects.create_user("ann", password="x")
+
+
+class Scripted(ScriptedProvider):
+    """A provider by dotted path, for endpoints; plays the forbidden turns anew each time."""
+
+    def __init__(self):
+        super().__init__(forbidden())
+
+
+served = override_settings(
+    ROOT_URLCONF=__name__,
+    MLANGO={
+        "PROVIDERS": {"forbidden": f"{__name__}.Scripted"},
+        "DEFAULT_PROVIDER": "forbidden",
+    },
+)
+urlpatterns = [
+    path("json/", Desk.as_endpoint()),
+    path("stream/", Desk.as_stream_endpoint()),
+]
+
+
+def post(client, url):
+    body = json.dumps({"message": "hi"})
+    return client.post(url, body, content_type="application/json")
+
+
+class TestForbiddenTools:
+    def test_run(self, ann):
+        run = Desk().run("hi", user=ann, provider=ScriptedProvider(forbidden()))
+        assert effects == []
+        assert run.status == "waiting"  # for the refund; nothing else is open
+
+    def test_arun(self, ann):
+        asyncio.run(Desk().arun("hi", user=ann, provider=ScriptedProvider(forbidden())))
+        assert effects == []
+
+    def test_stream(self, ann):
+        list(Desk().stream("hi", user=ann, provider=ScriptedProvider(forbidden())))
+        assert effects == []
+
+    def test_astream(self, ann):
+        async def read():
+            stream = Desk().astream("hi", user=ann, provider=ScriptedProvider(forbidden()))
+            return [event async for event in stream]
+
+        asyncio.run(read())
+        assert effects == []
+
+    def test_without_a_user(self):
+        Desk().run("hi", provider=ScriptedProvider(forbidden()))
+        assert effects == []
+
+    def test_sub_agent(self, ann):
+        turns = [[ToolCall("x", "desk", {"message": "hi"})], *forbidden(), "Done."]
+        Lead().run("hi", user=ann, provider=ScriptedProvider(turns))
+        assert effects == []
+        assert Trace.objects.count() == 2
+
+    def test_resume(self, ann):
+        run = Desk().run("hi", user=ann, provider=ScriptedProvider(forbidden()))
+        Desk().resume(run, provider=ScriptedProvider(["Sorry."]))
+        assert effects == []
+
+    @served
+    @pytest.mark.parametrize("url", ["/json/", "/stream/"])
+    def test_endpoints_under_wsgi(self, ann, url):
+        client = Client()
+        client.force_login(ann)
+        response = post(client, url)
+        if response.streaming:
+            b"".join(response.streaming_content)
+        assert response.status_code == 200
+        assert effects == []
+        assert Trace.objects.get().status == "waiting"
+
+    @served
+    @pytest.mark.parametrize("url", ["/json/", "/stream/"])
+    def test_endpoints_under_asgi(self, ann, url):
+        async def ask():
+            client = AsyncClient()
+            await client.aforce_login(ann)
+            response = await post(client, url)
+            if response.streaming:
+                async for _ in response.streaming_content:
+                    pass
+            return response.status_code
+
+        assert asyncio.run(ask()) == 200
+        assert effects == []
+
+
+STEPS = 8
+
+
+def turn(step):
+    return Completion(
+        text=f"Step {step}.",
+        tool_calls=[
+            ToolCall(f"{step}-{i}", "look_up", {"order": 10 * step + i}) for i in range(3)
+        ],
+    )
+
+
+def eight(end_at=None, ending=None):
+    """Return the turns of a run with eight steps; ``ending`` stands at one of them."""
+    turns = [turn(step) for step in range(STEPS)] + ["Done."]
+    if end_at is not None:
+        turns[end_at:] = ending if isinstance(ending, list) else [ending]
+    return turns
+
+
+class Long(Agent):
+    """Takes its time."""
+
+    class Meta:
+        app_label = "control"
+        tools = [look_up]
+        memory = BufferMemory()
+        max_steps = None
+
+
+class Guarded(Long):
+    class Meta:
+        app_label = "control"
+        guardrails = [Regex(pattern="forbidden", on=["output"])]
+
+
+def assert_sendable(messages):
+    """Assert that OpenAI and Anthropic take the messages: each call has its one result."""
+    open_calls, seen = [], set()
+    for message in messages:
+        if message["role"] == "tool":
+            assert message["tool_call_id"] in open_calls
+            open_calls.remove(message["tool_call_id"])
+            continue
+        assert open_calls == []
+        for call in message.get("tool_calls") or ():
+            assert call["id"] not in seen
+            assert isinstance(json.loads(call["function"]["arguments"]), dict)
+            seen.add(call["id"])
+            open_calls.append(call["id"])
+    assert open_calls == []
+    assert messages[0]["role"] == "user"
+    roles = [message["role"] for message in messages if message["role"] != "tool"]
+    assert all(
+        one != two or one == "assistant" for one, two in zip(roles, roles[1:], strict=False)
+    )
+
+
+def cancelled(at, session):
+    stream = Long().stream("hi", session_id=session, provider=ScriptedProvider(eight()))
+    for event in stream:
+        if event.step == at and event.kind in ("tool_called", "text_chunk"):
+            stream.abort()
+    return stream.run
+
+
+def limited(at, session):
+    limits = Limits(max_steps=at)
+    return Long().run("hi", session_id=session, limits=limits, provider=scripted())
+
+
+def cut_in_tools(at, session):
+    limits = Limits(max_tool_calls=3 * at - 1)
+    return Long().run("hi", session_id=session, limits=limits, provider=scripted())
+
+
+def scripted():
+    return ScriptedProvider(eight())
+
+
+def guarded(at, session):
+    provider = ScriptedProvider(eight(at - 1, "That is forbidden."))
+    return Guarded().run("hi", session_id=session, provider=provider)
+
+
+def refused(at, session):
+    provider = ScriptedProvider(eight(at - 1, Completion("", stop_reason="refusal")))
+    return Long().run("hi", session_id=session, provider=provider)
+
+
+def failed(at, session):
+    error = ProviderUnavailable("down", retryable=False)
+    provider = ScriptedProvider(eight(at - 1, error))
+    return Long().run("hi", session_id=session, provider=provider, raise_on_error=False)
+
+
+@pytest.mark.parametrize("at", range(1, STEPS + 1))
+@pytest.mark.parametrize("end", [cancelled, limited, cut_in_tools, guarded, refused, failed])
+def test_wherever_a_run_ends_the_next_message_works(end, at):
+    run = end(at, "s")
+    assert run.status in ("cancelled", "stopped", "failed")
+    assert_sendable(run.messages)
+    assert Trace.objects.get().messages == run.messages
+    model = ScriptedProvider(["Hello."])
+    following = type_of(end)().run("And now?", session_id="s", provider=model)
+    assert (following.status, following.text) == ("finished", "Hello.")
+    assert_sendable(model.calls[0].messages)
+
+
+def type_of(end):
+    return Guarded if end is guarded else Long
