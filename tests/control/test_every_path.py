@@ -234,9 +234,7 @@ def assert_sendable(messages):
     assert open_calls == []
     assert messages[0]["role"] == "user"
     roles = [message["role"] for message in messages if message["role"] != "tool"]
-    assert all(
-        one != two or one == "assistant" for one, two in zip(roles, roles[1:], strict=False)
-    )
+    assert all(one != two or one == "assistant" for one, two in pairwise(roles))
 
 
 def cancelled(at, session):
