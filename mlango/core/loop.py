@@ -7,7 +7,6 @@ steering, until there is an answer, a limit, an abort or a failure.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -21,7 +20,6 @@ from mlango.core.events import (
     Failed,
     Finished,
     FollowedUp,
-    Retrying,
     Started,
     Steered,
     StepFinished,
@@ -30,20 +28,22 @@ from mlango.core.events import (
 from mlango.core.messages import open_calls, size, text_of
 from mlango.core.model import ModelCall
 from mlango.core.provider import Completion, Message, ToolCall
+from mlango.core.retry import Attempts
 from mlango.core.run import CANCELLED, FAILED, FINISHED, STOPPED, WAITING, Run
+from mlango.core.threads import settle
 from mlango.core.values import clean
 from mlango.core.watch import Interrupted, TimedOut
 from mlango.exceptions import ProviderError
 
 # After so many answers in a row that were cut inside a tool call, the run stops.
 MAX_CUTS = 2
-MAX_RETRY_DELAY = 60.0
 NOT_REMEMBERED = ("history_limit", "refusal", "content_filter", "guardrail")
 
 
 async def iterate(run: Run) -> AsyncGenerator[Event]:
     """Yield the events of ``run``, from Started to Finished or Failed."""
     run.watch.attach()
+    settle(run.context)
     if run.bounds.run_timeout is not None:
         run.deadline = monotonic() + run.bounds.run_timeout
     try:
@@ -96,6 +96,8 @@ async def _end(run: Run) -> None:
     run.watch.close()
     storing = run.spawn(_store(run))
     if not storing.done():
+        if run.lead is not None:
+            run.lead.wait_for(storing)
         await asyncio.shield(storing)
 
 
@@ -140,12 +142,13 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
             if _must_stop(run):
                 return
             if run.controls.before_model:
+                run.view = None
                 for look in run.controls.before_model:
                     await run.spawn(look(run))
                 for event in run.drain():
                     yield event
             run.step += 1
-            attempt = 0
+            attempts = None
             while True:
                 yield run.emit(Thinking, run.model)
                 call = ModelCall(run)
@@ -154,12 +157,14 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
                         yield heard
                     break
                 except ProviderError as error:
-                    attempt += 1
-                    retrying = _retrying(run, error, attempt)
+                    attempts = attempts or Attempts(run)
+                    further = attempts.next(error)
                 finally:
                     await call.close()
-                yield retrying
-                await run.watch.wait(asyncio.sleep(retrying.delay), run.deadline)
+                yield further
+                await run.watch.wait(asyncio.sleep(attempts.delay), run.deadline)
+            if attempts is not None:
+                attempts.close()
             if run.outbox:
                 for event in run.drain():
                     yield event
@@ -264,35 +269,6 @@ def _must_stop(run: Run) -> bool:
     elif monotonic() >= run.deadline:
         run.time_out()
     return run.status != "running"
-
-
-def _retrying(run: Run, error: ProviderError, attempt: int) -> Retrying:
-    """Return the event of a further attempt; raise the error where there is none."""
-    delay = _retry_delay(run, error, attempt)
-    if delay is None:
-        raise error
-    run.slept += delay
-    return run.emit(
-        Retrying,
-        attempt,
-        run.bounds.max_retries,
-        delay,
-        clean(str(error)),
-        type(error).__name__,
-    )
-
-
-def _retry_delay(run: Run, error: ProviderError, attempt: int) -> float | None:
-    """Return how many seconds to wait before the next attempt; None to give up."""
-    bounds = run.bounds
-    if run.released or not error.retryable or attempt > bounds.max_retries:
-        return None
-    delay = error.retry_after
-    if delay is None:
-        delay = random.uniform(0, bounds.retry_base_delay * 2 ** (attempt - 1))
-    delay = min(delay, MAX_RETRY_DELAY)
-    budget = bounds.retry_max_elapsed
-    return None if budget is not None and run.slept + delay > budget else delay
 
 
 def _take(run: Run, reply: Completion) -> list[ToolCall]:

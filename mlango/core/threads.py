@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import _restore_context, sync_to_async
 
 # Called in a pool's thread after each call; the Django side closes connections there.
 after_pool_call: list[Callable[[], None]] = []
@@ -27,12 +27,26 @@ def _guarded(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         raise RuntimeError(f"StopIteration: {error}") from error
 
 
+def settle(context: contextvars.Context) -> None:
+    """Make a context from another thread this thread's own.
+
+    Django keeps the language, the time zone and more in asgiref's Local, whose values are
+    marked with their thread and seen in no other; asgiref's own bridges do the same as this.
+    """
+    context.run(_settle)
+
+
+def _settle() -> None:
+    _restore_context(contextvars.copy_context())
+
+
 async def in_thread(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call ``function`` in the thread-sensitive thread of the current context."""
     return await sync_to_async(_guarded, thread_sensitive=True)(function, args, kwargs)
 
 
 def _pooled(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    _settle()
     try:
         return _guarded(function, args, kwargs)
     finally:
