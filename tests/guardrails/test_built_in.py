@@ -244,6 +244,16 @@ def test_guardrails_are_given_as_they_are_by_class_by_name_and_by_spec():
     assert (made[3].max_chars, made[3].on) == (7, ("tools",))
 
 
+class Odd(Guardrail):
+    """Says by itself what it is on, wrongly."""
+
+    def __init__(self):
+        self.on = "outputs"
+
+    def check_output(self, text):
+        """Let everything through."""
+
+
 @pytest.mark.parametrize(
     ("declared", "told"),
     [
@@ -258,6 +268,7 @@ def test_guardrails_are_given_as_they_are_by_class_by_name_and_by_spec():
         (Agent, "which is not a guardrail"),
         (Guardrail, "Guardrail checks nothing"),
         (MaxLength(on=()), "MaxLength checks nothing"),
+        (Odd, "Did you mean 'output'"),
     ],
 )
 def test_a_wrong_guardrail_is_refused_with_what_would_be_right(declared, told):

@@ -325,6 +325,34 @@ def test_the_model_call_is_cancelled_when_a_check_beside_it_blocks(play):
     assert_stored_as_it_was(run)
 
 
+async def test_what_comes_after_the_verdict_is_said_as_it_comes():
+    seen = asyncio.Event()
+
+    class Patient(Provider):
+        name = "scripted"
+        offline = True
+
+        async def astream(self, **request):
+            yield "one "
+            check._answered.set()
+            await asyncio.wait({stream._run.controls.all[0].late})
+            yield "two "
+            await seen.wait()
+            yield Completion("one two three")
+
+    check = Slow(None)
+    stream = agent(check).astream("hi", provider=Patient())
+    told = []
+    async for event in stream:
+        if isinstance(event, TextChunk):
+            told.append(event.text)
+            if len(told) == 2:
+                seen.set()
+
+    assert told == ["one ", "two "]
+    assert stream.run.text == "one two three"
+
+
 def test_a_check_beside_the_model_blocks_what_it_would_rewrite():
     run = agent(Says(Rewrite("x"), "input")).run("hi", provider=ScriptedProvider(["hello"]))
 

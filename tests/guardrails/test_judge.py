@@ -79,6 +79,14 @@ def test_without_a_model_the_agent_s_own_judges():
     assert provider.last_call.model == provider.calls[0].model
 
 
+def test_a_run_that_is_scripted_reaches_no_other_model_through_its_judge():
+    provider = ScriptedProvider(["hello", "ALLOW"])
+    run = judged(LLMJudge("Be kind.", model="openai/gpt-5", on="output"), provider=provider)
+
+    assert run.text == "hello"
+    assert provider.last_call.model == "gpt-5"
+
+
 def test_the_run_pays_for_the_judge(settings):
     settings.MLANGO = {**settings.MLANGO, "PRICES": {"scripted/*": {"input": 1, "output": 1}}}
     judge = LLMJudge("Be kind.", provider=Priced(["ALLOW"]), on="output")

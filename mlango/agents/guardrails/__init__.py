@@ -11,7 +11,7 @@ from mlango.agents.guardrails.maxlength import MaxLength
 from mlango.agents.guardrails.regex import Regex
 from mlango.agents.guardrails.secrets import SecretScan
 from mlango.agents.guardrails.topics import DenyTopics
-from mlango.core.guardrails import KINDS, METHODS, Guardrail
+from mlango.core.guardrails import KINDS, METHODS, Guardrail, kinds
 from mlango.exceptions import Misconfigured, did_you_mean
 
 __all__ = [
@@ -50,6 +50,7 @@ def guardrail_of(where: str, declared: Any) -> Guardrail:
             f"{where} is {found!r}, which is not a guardrail. Write one such as "
             f"MaxLength(2000), or a name: {', '.join(BUILT_IN)}."
         )
+    kinds(f"{where}: {type(found).__name__}", found.on)
     if not any(found.guards(kind) for kind in KINDS):
         methods = ", ".join(METHODS.values())
         raise Misconfigured(

@@ -92,12 +92,19 @@ class LLMJudge(Guardrail):
         clear = "BLOCK" in words
         return Block("The judge refused it." if clear else "The judge gave no clear verdict.")
 
+    def _asked(self, run: Run) -> tuple[Provider, str]:
+        """Return the provider and the model that judge."""
+        if not (self.model or self.provider):
+            return run.provider, run.model
+        chosen, model = resolve(self.model, self.provider)
+        # A test that scripts or replays a run never reaches the network through its judge.
+        if run.options.get("provider") and run.provider.offline and not chosen.offline:
+            return run.provider, model
+        return chosen.for_run(run), model
+
     def _run(self, run: Run, what: str, text: str) -> Run:
         """Return a run of the judging model, within the bounds of the run that is judged."""
-        provider, model = run.provider, run.model
-        if self.model or self.provider:
-            chosen, model = resolve(self.model, self.provider)
-            provider = chosen.for_run(run)
+        provider, model = self._asked(run)
         if not provider.is_free:
             warm()
         judging = Run(
