@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         BudgetExceeded,
         Event,
         Failed,
+        FellBack,
         Finished,
         FollowedUp,
         GuardrailRewrote,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from mlango.core.limits import Limits
     from mlango.core.lookups import Lookup
     from mlango.core.policy import Approval, allow, ask, deny
+    from mlango.core.retry import Retry
     from mlango.core.run import AgentRun
     from mlango.core.tools import Tool, ToolResult, Toolset, tool
     from mlango.exceptions import ProviderError, RunError, ToolError
@@ -76,6 +78,7 @@ __all__ = [
     "DenyTopics",
     "Event",
     "Failed",
+    "FellBack",
     "Finished",
     "FollowedUp",
     "Guardrail",
@@ -99,6 +102,7 @@ __all__ = [
     "RecordingProvider",
     "Regex",
     "ReplayProvider",
+    "Retry",
     "Retrying",
     "Rewrite",
     "RunError",
@@ -153,6 +157,7 @@ _MODULES = {
     "mlango.core.limits": ["Limits"],
     "mlango.core.lookups": ["Lookup"],
     "mlango.core.policy": ["Approval", "allow", "ask", "deny"],
+    "mlango.core.retry": ["Retry"],
     "mlango.core.run": ["AgentRun"],
     "mlango.core.tools": ["Tool", "ToolResult", "Toolset", "tool"],
     "mlango.exceptions": ["ProviderError", "RunError", "ToolError"],

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mlango.models import Approval as Row
 
 
-@tool
+@tool(effect="read")
 def ask_question(question: str, options: list[str] | None = None) -> str:
     """Ask the user when you cannot go on without an answer. The run waits for it.
 

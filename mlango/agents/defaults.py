@@ -9,6 +9,7 @@ from django.apps import apps
 
 from mlango.conf import settings
 from mlango.core.options import UNSET, Bounds, Options
+from mlango.core.retry import Retry
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
@@ -49,14 +50,16 @@ def _made(meta: Options, version: int) -> Defaults:
 
 def resolved_bounds(meta: Options) -> Bounds:
     """Return the bounds of an agent's runs."""
+    retry = meta.retry or Retry()
     return Bounds(
         max_steps=set_or(meta.max_steps, settings.AGENT_MAX_STEPS),
         run_timeout=settings.AGENT_TIMEOUT,
         model_timeout=settings.LLM_TIMEOUT,
         chunk_timeout=settings.LLM_CHUNK_TIMEOUT,
-        max_retries=settings.LLM_MAX_RETRIES,
-        retry_base_delay=settings.LLM_RETRY_BASE_DELAY,
-        retry_max_elapsed=settings.LLM_RETRY_MAX_ELAPSED,
+        max_retries=given_or(retry.max_retries, settings.LLM_MAX_RETRIES),
+        retry_base_delay=given_or(retry.base_delay, settings.LLM_RETRY_BASE_DELAY),
+        retry_max_delay=given_or(retry.max_delay, Bounds().retry_max_delay),
+        retry_max_elapsed=given_or(retry.max_elapsed, settings.LLM_RETRY_MAX_ELAPSED),
         max_parallel_tools=set_or(meta.max_parallel_tools, settings.MAX_PARALLEL_TOOLS),
         tool_timeout=settings.TOOL_TIMEOUT,
         tool_queue_timeout=settings.TOOL_QUEUE_TIMEOUT,
@@ -75,6 +78,11 @@ def _request_options(meta: Options) -> dict[str, Any]:
         "effort": meta.effort,
     }
     return {name: value for name, value in declared.items() if value is not None}
+
+
+def given_or(value: Any, otherwise: Any) -> Any:
+    """Return a value, or ``otherwise`` where it is None."""
+    return otherwise if value is None else value
 
 
 def set_or(value: Any, otherwise: Any) -> Any:

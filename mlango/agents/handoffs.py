@@ -49,6 +49,7 @@ def handoff_tool(reference: Any) -> Tool:
             f"it in your place. {meta.description}"
         ).strip(),
         permission=meta.permission or None,
+        effect="read",
         parallel=False,
     )
 

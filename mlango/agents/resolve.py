@@ -22,7 +22,7 @@ from mlango.core.limits import Limits
 from mlango.core.memory import Memory, SessionKey, owner_key
 from mlango.core.messages import check_messages, content_parts, text_of, user_messages
 from mlango.core.options import Options, is_count
-from mlango.core.provider import Message
+from mlango.core.provider import Message, Provider
 from mlango.core.run import Run
 from mlango.core.threads import in_thread
 from mlango.core.tools import Tool, Toolbox, Toolset
@@ -277,8 +277,15 @@ def _set_model(run: Run, declared: Any, overridden: dict[str, Any]) -> None:
     provider = overridden["provider"] or set_or(run.agent._meta.provider, None)
     chosen, run.model = resolve(model, provider)
     run.provider = chosen.for_run(run)
+    # Who names a provider for a run wants no other.
+    run.fallbacks = () if overridden["provider"] else _fallbacks(run)
     if not chosen.is_free:
         warm()
+
+
+def _fallbacks(run: Run) -> tuple[tuple[Provider, str], ...]:
+    found = map(resolve, run.agent._meta.fallback_models)
+    return tuple((provider.for_run(run), model) for provider, model in found)
 
 
 async def _asked(method: Any, run: Run) -> Any:

@@ -180,6 +180,19 @@ class Retrying(Event):
 
 @quick
 @dataclass(frozen=True, slots=True)
+class FellBack(Event):
+    """A model failed for good and another one is asked; both are ``provider/model``."""
+
+    kind: ClassVar[str] = "fell_back"
+
+    from_model: str
+    to_model: str
+    error: str
+    exception_type: str
+
+
+@quick
+@dataclass(frozen=True, slots=True)
 class Steered(Event):
     """A message given with ``steer()`` was added to the conversation."""
 

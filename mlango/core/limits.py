@@ -207,10 +207,17 @@ class Limiting(Control):
     def _refuse_unpriced(self, run: Run) -> None:
         wanted = [each for each in (self.limits, self.session_limits) if each]
         asks = any(each.max_cost_usd is not None and not each.allow_unpriced for each in wanted)
-        if not asks or run.provider.is_free or run.price is None:
-            return
-        if run.price(run.provider.name, run.model, Usage(1, 1)) is None:
+        if asks:
+            refuse_unpriced(run)
+
+
+def refuse_unpriced(run: Run) -> None:
+    """Raise Misconfigured if nobody knows what one of the run's models costs."""
+    for provider, model in ((run.provider, run.model), *run.fallbacks):
+        if provider.is_free or run.price is None:
+            continue
+        if run.price(provider.name, model, Usage(1, 1)) is None:
             raise Misconfigured(
-                f"The price of {run.provider.name}/{run.model} is unknown, so its cost cannot be "
+                f"The price of {provider.name}/{model} is unknown, so its cost cannot be "
                 f"limited. Add it to MLANGO['PRICES'], or set allow_unpriced=True."
             )

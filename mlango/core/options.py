@@ -8,6 +8,7 @@ from typing import Any
 
 from mlango.core.limits import Limits
 from mlango.core.policy import Rule, rules_of
+from mlango.core.retry import Retry
 from mlango.core.values import dumps
 from mlango.exceptions import Misconfigured, did_you_mean
 
@@ -51,6 +52,7 @@ class Bounds:
     chunk_timeout: float | None = 60
     max_retries: int = 3
     retry_base_delay: float = 1.0
+    retry_max_delay: float = 60.0
     retry_max_elapsed: float | None = None
     max_parallel_tools: int = 8
     tool_timeout: float | None = 120
@@ -68,6 +70,8 @@ class Options:
     """
 
     model: str = UNSET
+    fallback_models: tuple[str, ...] = ()
+    retry: Retry | None = None
     system: str = ""
     tools: tuple[Any, ...] = ()
     provider: Any = UNSET
@@ -158,7 +162,7 @@ def build(owner: str, bases: list[Options], meta: type | None, derived: dict[str
     check(owner, values)
     if "permissions" in values:
         values["permissions"] = rules_of(values["permissions"])
-    for name in ("tools", "stop_sequences", "tags", "subagents", "handoffs"):
+    for name in ("tools", "fallback_models", "stop_sequences", "tags", "subagents", "handoffs"):
         if name in values:
             values[name] = tuple(values[name])
     return replace(Options(), **values)
@@ -202,6 +206,8 @@ _RULES: dict[str, tuple[Any, str]] = {
         lambda value: isinstance(value, str) and bool(value.strip()),
         "a model such as 'provider/model' or an alias of MLANGO['MODELS']",
     ),
+    "fallback_models": (_strings, "a list of models such as 'provider/model'"),
+    "retry": (lambda value: value is None or isinstance(value, Retry), "Retry(...) or None"),
     "system": _TEXT,
     "tools": (_sequence, "a list of tools"),
     "max_steps": (lambda v: v is None or v is UNSET or is_count(v), "a positive number or None"),

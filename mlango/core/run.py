@@ -185,6 +185,7 @@ class Run:
     release: Callable[[Run], Coroutine[Any, Any, None]] | None = None
     price: Callable[[str, str, Usage], Decimal | None] | None = None
     controls: Controls = NO_CONTROLS
+    fallbacks: tuple[tuple[Provider, str], ...] = ()  # what to ask when the model fails
     fetch: Callable[[Context, Reference, Any], Any] | None = None  # a row by its key
     disclose_errors: bool = False
     capture_content: bool = True

@@ -8,6 +8,7 @@ from typing import Protocol
 from mlango.core.events import (
     ArtifactAdded,
     Event,
+    FellBack,
     FollowedUp,
     GuardrailRewrote,
     GuardrailTripped,
@@ -108,6 +109,8 @@ def step_line(event: Event) -> str:
             return f"{mark} {event.name} {event.duration_s:.2f} s {result}"
         case Retrying():
             return f"… {one_line(event.error)} Trying again in {event.delay:.1f} s."
+        case FellBack():
+            return f"… {one_line(event.error)} Asking {event.to_model}."
         case Steered() | FollowedUp():
             return f"· {one_line(event.message)}"
         case GuardrailTripped() | GuardrailRewrote():
