@@ -186,7 +186,8 @@ class Agent:
             "description": meta.description,
             "model": meta.model or "",
             "tools": [
-                tool.name for tool in (*meta.tools, *meta.methods) if isinstance(tool, Tool)
+                *(tool.name for tool in (*meta.tools, *meta.methods) if isinstance(tool, Tool)),
+                *_names_of_colleagues(meta),
             ],
             "memory": type(memory).__name__ if memory else "NullMemory",
             "max_steps": defaults_of(type(self)).bounds.max_steps,
@@ -251,6 +252,14 @@ def _collected(cls: type[Agent], kind: type[Any]) -> dict[str, Any]:
     return found
 
 
+def _names_of_colleagues(meta: Options) -> list[str]:
+    """Return the names of the tools that other agents bring, who need not be there yet."""
+    return [
+        *(name_of(each) for each in meta.subagents),
+        *(f"transfer_to_{name_of(each)}" for each in meta.handoffs),
+    ]
+
+
 def _check(cls: type[Agent]) -> None:
     """Raise Misconfigured for what can be seen to be wrong before the first run."""
     meta = cls._meta
@@ -268,8 +277,7 @@ def _check(cls: type[Agent]) -> None:
     check_references(meta, "subagents")
     check_references(meta, "handoffs")
     for name in (
-        *(name_of(each) for each in meta.subagents),
-        *(f"transfer_to_{name_of(each)}" for each in meta.handoffs),
+        *_names_of_colleagues(meta),
         *([meta.output.tool.name] if meta.output else []),
     ):
         if name in names:

@@ -81,6 +81,9 @@ async def hand_over(run: Run, *, agent: Agent) -> None:
         Entry(AGENT, HANDOFF, run.next_ordering(), run.step, time(), 0.0, labels, [])
     )
     run.note(HandedOff, before, after)
+    for control in run.controls.all:
+        if isinstance(control, Limiting):
+            control.refuse_unpriced(run)
     for look in (*own.begin, *own.before_model):
         await look(run)
 

@@ -91,7 +91,7 @@ def run_for(
         toolbox=Toolbox(),
         bounds=bounds,
         request_options=_request_options(defaults, extra),
-        journal=_journal(defaults),
+        journal=_journal(defaults, lead),
         memory=memory,
         memory_key=key,
         turn=_turn(session),
@@ -99,7 +99,7 @@ def run_for(
         fetch=fetch,
         history=_history(given["history"]),
         disclose_errors=_disclose(meta),
-        capture_content=defaults.capture_content,
+        capture_content=defaults.capture_content and (lead is None or lead.capture_content),
         steering_mode=meta.steering_mode,
         follow_up_mode=meta.follow_up_mode,
         user=user,
@@ -208,8 +208,8 @@ def _disclose(meta: Options) -> bool:
     return meta.disclose_errors or bool(django_settings.DEBUG)
 
 
-def _journal(defaults: Defaults) -> Journal:
-    if not defaults.is_traced:
+def _journal(defaults: Defaults, lead: Run | None) -> Journal:
+    if not defaults.is_traced or (lead is not None and not lead.journal.writes):
         return Journal()
     # Rows can be imported only once the apps are loaded.
     from mlango.runtime.journal import RowJournal

@@ -11,7 +11,9 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django.utils import timezone
 
 from mlango.agents.references import name_of, passed_on
 from mlango.agents.resolve import run_for
@@ -22,7 +24,7 @@ from mlango.core.controls import Parked
 from mlango.core.events import Event
 from mlango.core.limits import Limits
 from mlango.core.loop import last_events
-from mlango.core.run import FINISHED, WAITING, Run
+from mlango.core.run import CANCELLED, FINISHED, WAITING, Run
 from mlango.core.slots import slots
 from mlango.core.tools import Tool, ToolResult, tool
 from mlango.core.values import dumps, to_json
@@ -32,6 +34,9 @@ from mlango.exceptions import Misconfigured, ToolError
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
     from mlango.models import Trace
+
+
+T = TypeVar("T")
 
 
 class AsTool:
@@ -81,7 +86,9 @@ async def delegate(
     """Run an agent for the run that a tool was called in, and return its answer."""
     lead = run_of(context)
     check_depth(lead)
-    begun = await _begun(lead, context.tool_call_id) if lead.is_resumed else None
+    begun = None
+    if lead.is_resumed:
+        begun = await _ask_database(child_of, lead, context.tool_call_id)
     if begun is not None and begun.status == FINISHED:
         return ToolResult(begun.output, _details(begun.agent, begun.uuid, FINISHED))
     options: dict[str, Any] = {
@@ -102,11 +109,11 @@ async def delegate(
     return answer_of(child)
 
 
-async def _begun(lead: Run, tool_call_id: str) -> Trace | None:
+async def _ask_database(function: Callable[..., T], *arguments: Any) -> T:
     # Rows can be imported only once the apps are loaded.
     from mlango.runtime.database import ask
 
-    return await ask(child_of, lead, tool_call_id)
+    return await ask(function, *arguments)
 
 
 def child_of(lead: Run, tool_call_id: str) -> Trace | None:
@@ -138,9 +145,7 @@ async def follow(child: Run) -> None:
     task = asyncio.current_task()
     assert lead is not None
     assert task is not None
-    # The lead waits for those that it has cancelled: they still have to store themselves.
-    lead.children.add(task)
-    task.add_done_callback(lead.children.discard)
+    lead.wait_for(task)  # also when it has cancelled it: the child still has to be stored
 
     def tell(event: Event) -> None:
         lead.outbox.append(event)
@@ -159,10 +164,39 @@ async def follow(child: Run) -> None:
         lead.approvals += child.approvals
 
 
+def _end_together(child: Run) -> None:
+    """Have a sub-agent's run that waits be given up if its lead ends without waiting."""
+    lead = child.lead
+    assert lead is not None
+    former = lead.release
+
+    async def release(run: Run) -> None:
+        if run.status != WAITING:
+            await _ask_database(give_up, child.uuid)
+        if former is not None:
+            await former(run)
+
+    lead.release = release
+
+
+def give_up(uuid: str) -> None:
+    """Cancel a run that waits, with what it asks and the runs that it waits for."""
+    from mlango.models import Approval, Trace
+
+    Trace.objects.filter(pk=uuid, status=WAITING).update(
+        status=CANCELLED, stop_reason="cancelled", error="The run that asked for this one ended."
+    )
+    asked = Approval.objects.filter(trace=uuid, status=Approval.Status.PENDING)
+    asked.update(status=Approval.Status.EXPIRED, decided_at=timezone.now())
+    for child in Trace.objects.filter(parent=uuid, status=WAITING):
+        give_up(child.uuid)
+
+
 def answer_of(child: Run) -> ToolResult:
     """Return what a lead's model reads of a sub-agent's run. Raise Parked if it waits."""
     details = _details(child.label, child.uuid, child.status)
     if child.status == WAITING:
+        _end_together(child)
         raise Parked
     if child.status != FINISHED:
         said = f"\nIt had said: {child.text}" if child.text else ""

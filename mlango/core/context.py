@@ -65,7 +65,7 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether the run was told to stop; a long tool should look and return early."""
-        return self._run.aborted
+        return self._run.aborted or self._run.status != "running"
 
     def progress(self, message: Any) -> None:
         """Tell those who watch the run how far this call is. May be called from a thread."""

@@ -147,7 +147,7 @@ class Limiting(Control):
                 run.time_budget = Budget(
                     "max_duration", self.limits.max_duration, self.limits.max_duration, RUN
                 )
-        self._refuse_unpriced(run)
+        self.refuse_unpriced(run)
 
     async def before_model(self, run: Run) -> None:
         self.check(step=True)
@@ -204,7 +204,8 @@ class Limiting(Control):
         error = OverBudget(text) if limits.on_exceeded == "raise" else None
         raise Halt(REASON, text, error=error)
 
-    def _refuse_unpriced(self, run: Run) -> None:
+    def refuse_unpriced(self, run: Run) -> None:
+        """Raise Misconfigured if the model of this run, or of a sub-agent's, has no price."""
         wanted = [each for each in (self.limits, self.session_limits) if each]
         asks = any(each.max_cost_usd is not None and not each.allow_unpriced for each in wanted)
         if asks:

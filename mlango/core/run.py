@@ -295,6 +295,11 @@ class Run:
             self.budget = self.time_budget
             self.stop(STOPPED, "budget_exceeded", f"Stopped: {self.time_budget}.")
 
+    def wait_for(self, task: asyncio.Task[Any]) -> None:
+        """Have the run end only after a task of a run that works for it."""
+        self.children.add(task)
+        task.add_done_callback(self.children.discard)
+
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start a task in a context of its own, with the run's thread for blocking work."""
         return start(coroutine, self.context)

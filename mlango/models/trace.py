@@ -185,6 +185,14 @@ class Trace(models.Model):
         return [*self.history, *self.turn]
 
     @property
+    def root(self) -> Trace:
+        """The run that this one works for in the end, which is the one to go on with."""
+        trace = self
+        while trace.parent is not None:
+            trace = trace.parent
+        return trace
+
+    @property
     def duration_s(self) -> float | None:
         """How many seconds the run took; None if it has not ended."""
         return None if self.ended_at is None else (self.ended_at - self.started_at).total_seconds()
