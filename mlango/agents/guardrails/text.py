@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable
 from html import unescape
@@ -19,7 +20,6 @@ from mlango.core.guardrails import (
     kinds,
 )
 from mlango.core.guardrails import Verdict as Verdict
-from mlango.core.threads import in_pool
 from mlango.core.values import to_json
 from mlango.exceptions import Misconfigured, did_you_mean
 
@@ -30,7 +30,8 @@ _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 class TextGuardrail(Guardrail):
     """Looks at a message, an answer, or each text in the arguments of a tool call.
 
-    It takes less time than it takes to ask the model, so the model is asked afterwards.
+    It takes less time than it takes to ask the model, so the model is asked afterwards. Its
+    threads are not those of the pool, which may all wait for models.
     """
 
     parallel = False
@@ -43,18 +44,15 @@ class TextGuardrail(Guardrail):
         raise NotImplementedError(f"{type(self).__name__}.check_text() must be overridden.")
 
     async def check_input(self, text: str, ctx: GuardrailContext) -> Verdict:
-        verdict: Verdict = await in_pool(self.check_text, text)
-        return verdict
+        return await asyncio.to_thread(self.check_text, text)
 
     async def check_output(self, text: str, ctx: GuardrailContext) -> Verdict:
-        verdict: Verdict = await in_pool(self.check_text, text)
-        return verdict
+        return await asyncio.to_thread(self.check_text, text)
 
     async def check_tool_call(
         self, name: str, arguments: dict[str, Any], ctx: GuardrailContext
     ) -> Verdict:
-        verdict: Verdict = await in_pool(self.check_arguments, arguments)
-        return verdict
+        return await asyncio.to_thread(self.check_arguments, arguments)
 
     def check_arguments(self, arguments: dict[str, Any]) -> Verdict:
         """Return the verdict on every text in the arguments, whatever they are inside of."""
@@ -95,4 +93,4 @@ def plain(text: str) -> str:
     text = normalize("NFKC", unquote(unescape(text)))
     if text.isascii():
         return text
-    return "".join(character for character in text if category(character) != "Cf")
+    return text.translate({ord(each): None for each in set(text) if category(each) == "Cf"})
