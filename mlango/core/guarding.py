@@ -36,7 +36,6 @@ class Guarding(Control):
 
     late: asyncio.Task[None] | None = None  # the checks beside the first model call
     halt: Halt | None = None  # what a check said before the trace was opened
-
     heard = False  # whether what was said went through hear(), and not to another agent
 
     def __init__(self, guardrails: Iterable[Guardrail]) -> None:
@@ -81,7 +80,11 @@ class Guarding(Control):
             self.late = None
         if not self.output:
             return completion
-        return await run.watch.wait(self._cleared(run, completion), run.deadline)
+        try:
+            return await run.watch.wait(self._cleared(run, completion), run.deadline)
+        except Halt:
+            run.text = ""
+            raise
 
     async def before_call(self, run: Run, job: Job, arguments: dict[str, Any]) -> dict[str, Any]:
         assert job.tool is not None
@@ -97,7 +100,8 @@ class Guarding(Control):
         if self.late is not None:
             self.late.cancel()
             await asyncio.wait({self.late})
-            self.late.cancelled() or self.late.exception()
+            if not self.late.cancelled():
+                self.late.exception()  # or asyncio complains that nobody looked at it
 
     # -- the checks ----------------------------------------------------------------------
 
@@ -129,6 +133,8 @@ class Guarding(Control):
         finally:
             for check in checks:
                 check.cancel()
+            if checks:
+                await asyncio.wait(checks)
 
     async def _cleared(self, run: Run, completion: Completion) -> Completion:
         """Return the answer as it may be told."""
@@ -165,19 +171,17 @@ class Guarding(Control):
         tool = call.name if call else ""
         if isinstance(verdict, Block):
             run.note(GuardrailTripped, guardrail.name, kind, verdict.reason, tool)
-            raise _refusal(run, guardrail.name, kind, verdict.reason)
+            raise _refusal(guardrail.name, kind, verdict.reason)
         if verdict is None:
             return subject[-1]
         run.note(GuardrailRewrote, guardrail.name, kind, verdict.reason, tool)
         return verdict.value
 
 
-def _refusal(run: Run, name: str, kind: str, reason: str) -> Exception:
+def _refusal(name: str, kind: str, reason: str) -> Exception:
     because = f": {reason}" if reason else "."
     if kind == TOOLS:
         return ToolError(f"The guardrail {name!r} refused this call{because}")
-    if kind == OUTPUT:
-        run.text = ""
     return Halt(GUARDRAIL, f"Stopped by the guardrail {name!r}{because}")
 
 
