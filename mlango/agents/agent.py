@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 from mlango.agents.defaults import Defaults, defaults_of
 from mlango.agents.fields import AgentField
 from mlango.agents.handoffs import handoff_tool
-from mlango.agents.references import agent_of, check_references, name_of
+from mlango.agents.references import check_references, name_of, successors_of
 from mlango.agents.resolve import run_for
 from mlango.agents.resume import aresumed, resumed
 from mlango.agents.streams import AsyncRunStream, RunStream, result_of
@@ -171,8 +171,8 @@ class Agent:
         """Return the tools that ask other agents, or hand over to them."""
         meta = self._meta
         return [
-            *(tool_of(agent_of(each)) for each in meta.subagents),
-            *(handoff_tool(each) for each in meta.handoffs),
+            *(tool_of(each) for each in meta.subagents),
+            *(handoff_tool(each) for each in successors_of(meta)),
         ]
 
     # -- telling about itself -----------------------------------------------------------------
@@ -256,7 +256,7 @@ def _names_of_colleagues(meta: Options) -> list[str]:
     """Return the names of the tools that other agents bring, who need not be there yet."""
     return [
         *(name_of(each) for each in meta.subagents),
-        *(f"transfer_to_{name_of(each)}" for each in meta.handoffs),
+        *(f"transfer_to_{name_of(each)}" for each in successors_of(meta)),
     ]
 
 

@@ -12,7 +12,7 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from mlango.agents.defaults import defaults_of
-from mlango.agents.references import agent_of, name_of, passed_on
+from mlango.agents.references import agent_of, name_of, passed_on, successors_of
 from mlango.agents.resolve import RUN_OPTIONS, bind
 from mlango.core.context import Context, run_of
 from mlango.core.controls import Control, Controls
@@ -123,7 +123,8 @@ def go_on_as_last(run: Run, spans: list[Span]) -> None:
         run.resolve = partial(_go_on_as, agent=agent, first=run.resolve)
     for span in spans:
         if span.ordering > last and span.kind == TOOL and not span.error_type:
-            announced = [each for each in agent._meta.handoffs if _transfers(span.name, each)]
+            others = successors_of(agent._meta)
+            announced = [each for each in others if _transfers(span.name, each)]
             if announced:
                 run.successor = partial(hand_over, agent=agent_of(announced[0]))
 

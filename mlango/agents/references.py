@@ -30,12 +30,15 @@ def name_of(reference: Any) -> str:
     return WORD_BREAK.sub("_", label.rpartition(".")[2]).lower()
 
 
+def successors_of(meta: Options) -> list[Any]:
+    """Return whom an agent may hand over to; a list that it shares with others may name it."""
+    return [each for each in meta.handoffs if each != meta.label]
+
+
 def check_references(meta: Options, option: str) -> None:
     """Raise Misconfigured for what is no agent. Labels may name agents that come later."""
     owner = f"{meta.object_name}.Meta.{option}"
     for reference in getattr(meta, option):
-        if reference == meta.label:
-            raise Misconfigured(f"{owner} holds the agent itself. Leave it out.")
         if isinstance(reference, str) and reference:
             continue
         _check_agent(owner, reference)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.utils import timezone
 
-from mlango.agents.references import name_of, passed_on
+from mlango.agents.references import agent_of, name_of, passed_on
 from mlango.agents.resolve import run_for
 from mlango.agents.resume import aresumed
 from mlango.agents.streams import AsyncRunStream
@@ -43,24 +43,25 @@ class AsTool:
     """``as_tool`` of a class means the agent as it is declared, of an instance that one."""
 
     def __get__(self, instance: Agent | None, owner: type[Agent]) -> Callable[..., Tool]:
-        return partial(tool_of, owner() if instance is None else instance)
+        return partial(tool_of, owner if instance is None else instance)
 
 
 def tool_of(
-    agent: Agent,
+    reference: Any,
     *,
     name: str = "",
     description: str = "",
     budget: Limits | None = None,
     **options: Any,
 ) -> Tool:
-    """Return a tool that has ``agent`` answer a message.
+    """Return a tool that has an agent answer a message.
 
     ``budget`` limits each call; the limits of the run that calls it hold too. The options
     are those of ``@tool``, such as ``permission`` and ``approval``.
     """
     if not isinstance(budget, Limits | None):
         raise Misconfigured(f"as_tool(budget={budget!r}): budget must be Limits(...) or None.")
+    agent = agent_of(reference)
     meta = agent._meta
 
     async def ask(message: str, context: Context) -> ToolResult:

@@ -17,9 +17,10 @@ BAD = (Trace.Status.FAILED, Trace.Status.LOST)
 def headline(trace: Trace) -> str:
     """Return one line about a trace, without its content."""
     mark = "✗" if trace.status in BAD else " "
+    child = "↳ " if trace.parent_id else ""
     return (
         f"{trace.uuid[:8]}  {trace.started_at:%Y-%m-%d %H:%M:%S}  {mark} {trace.status:<9}  "
-        f"{trace.agent}  {_used(trace)}"
+        f"{child}{trace.agent}  {_used(trace)}"
     )
 
 

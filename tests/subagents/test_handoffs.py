@@ -2,13 +2,20 @@
 
 from contextlib import aclosing
 
-import pytest
-
-from mlango.agents import Agent, Finished, HandedOff, Started, ToolFinished, allow, deny, tool
+from mlango.agents import (
+    Agent,
+    Finished,
+    HandedOff,
+    Regex,
+    Started,
+    ToolFinished,
+    allow,
+    deny,
+    tool,
+)
 from mlango.agents.providers import ScriptedProvider
 from mlango.agents.providers.scripted import call
 from mlango.core.limits import Limits
-from mlango.exceptions import Misconfigured
 from mlango.models import Trace
 from tests.subagents.test_subagents import Priced, _agent, everywhere, said
 
@@ -152,9 +159,12 @@ async def test_agents_that_hand_over_to_each_other_end():
     assert "handed over 5 times, which is the most" in refused.content
 
 
-def test_an_agent_does_not_hand_over_to_itself():
-    with pytest.raises(Misconfigured, match=r"Alone\.Meta\.handoffs holds the agent itself"):
-        _agent("Alone", "", [], {"handoffs": ["shop.Alone"]})
+def test_agents_may_share_the_list_of_those_they_hand_over_to():
+    both = ["shop.North", "shop.South"]
+    north = _agent("North", "", [], {"handoffs": both})
+    _agent("South", "", [], {"handoffs": both})
+    assert north().summary()["tools"] == ["transfer_to_south"]
+    assert [each.name for each in north()._colleagues()] == ["transfer_to_south"]
 
 
 def test_the_limits_of_a_run_hold_after_a_handoff():
@@ -192,6 +202,24 @@ def test_the_controls_of_the_other_agent_hold_from_then_on():
     run = agent().run(HELLO)
     assert run.text == "Sorry."
     assert run.tool_results[1].is_error
+
+
+def test_the_guardrails_of_the_other_agent_hold_from_then_on():
+    agent = desk(
+        [transfer()],
+        ["a secret"],
+        billing_guardrails=[Regex("secret", on=["output"])],
+        tracing=False,
+    )
+    run = agent().run(HELLO)
+    assert (run.stop_reason, run.text) == ("guardrail", "")
+
+
+def test_those_of_the_first_do_not():
+    agent = desk(
+        [transfer()], ["a secret"], guardrails=[Regex("secret", on=["output"])], tracing=False
+    )
+    assert agent().run(HELLO).text == "a secret"
 
 
 def test_the_steps_of_both_count_as_one_run():

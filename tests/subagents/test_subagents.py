@@ -12,17 +12,19 @@ from mlango.agents import (
     Agent,
     Context,
     Finished,
+    Regex,
     Started,
     TextChunk,
     ToolCalled,
     ToolFinished,
     tool,
 )
+from mlango.agents.fields import CharField
 from mlango.agents.providers import Completion, ScriptedProvider, Usage
 from mlango.agents.providers.scripted import call
 from mlango.core.limits import Limits
 from mlango.core.signals import agent_finished
-from mlango.exceptions import Misconfigured, ProviderUnavailable
+from mlango.exceptions import Misconfigured, Misused, ProviderUnavailable
 from mlango.models import Trace
 
 # Inside a test's transaction rows are written on the test's connection, else by the thread.
@@ -81,6 +83,18 @@ def test_a_subagent_is_a_tool_with_one_message():
     assert schema["required"] == ["message"]
 
 
+def test_a_class_that_needs_arguments_is_made_only_when_asked_for():
+    class Writer(Agent):
+        tone = CharField()
+
+        class Meta:
+            app_label = "shop"
+
+    assert callable(Writer.as_tool)
+    with pytest.raises(Misused, match="needs the field 'tone'"):
+        Writer.as_tool()
+
+
 def test_a_name_is_written_as_those_of_tools_are():
     agent = _agent("HTTPBillingDesk", "", [], {})
     made = agent.as_tool()
@@ -97,8 +111,6 @@ def test_as_tool_takes_a_name_a_description_and_the_options_of_a_tool():
 
 
 def test_as_tool_of_an_instance_asks_that_instance():
-    from mlango.agents.fields import CharField
-
     class Writer(Agent):
         tone = CharField(default="plain")
 
@@ -219,6 +231,21 @@ def test_a_subagent_that_stops_tells_why_and_what_it_had_said():
     assert result.is_error
     assert "shop.Researcher stopped (max_steps): Stopped after 1 steps" in result.content
     assert result.content.endswith("It had said: Half way.")
+
+
+def test_the_guardrails_of_a_subagent_hold_in_it():
+    agent = pair(
+        [ask("my secret"), ask("hello"), "Sorry."],
+        ["the secret"],
+        child_guardrails=[Regex("secret")],
+        tracing=False,
+        child_tracing=False,
+    )
+    events = list(agent().stream("hi"))
+    results = [each.content for each in events[-1].result.tool_results]
+    assert ["(guardrail)" in content for content in results] == [True, True]
+    texts = [e.text for e in events if isinstance(e, TextChunk) and e.parent]
+    assert texts == []
 
 
 # -- events -----------------------------------------------------------------------------------
