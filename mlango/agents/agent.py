@@ -29,6 +29,13 @@ from mlango.runtime.sync import Call
 __all__ = ["Agent"]
 
 
+class Urls:
+    """``Support.urls``: all endpoints of a class of agents, for ``include()``."""
+
+    def __get__(self, instance: Agent | None, owner: type[Agent]) -> Any:
+        return import_string("mlango.serve.urls.urls_of")(owner)
+
+
 class Agent:
     """Subclass it in an app's ``agents.py`` and say what it is in ``class Meta``.
 
@@ -188,6 +195,17 @@ class Agent:
             "tools": [
                 *(tool.name for tool in (*meta.tools, *meta.methods) if isinstance(tool, Tool)),
                 *_names_of_colleagues(meta),
+    @classmethod
+    def as_approvals_endpoint(cls, *, permission: str = "", **config: Any) -> Callable[..., Any]:
+        """Return a view that lists the tool calls that wait, and takes decisions; see as_endpoint.
+
+        A decision goes on with its run.
+        """
+        endpoint: Any = import_string("mlango.serve.approvals.endpoint")
+        return endpoint(cls(**config), permission)  # type: ignore[no-any-return]
+
+    urls: ClassVar[Any] = Urls()
+
             ],
             "memory": type(memory).__name__ if memory else "NullMemory",
             "max_steps": defaults_of(type(self)).bounds.max_steps,

@@ -1,6 +1,7 @@
 """What every endpoint does first: who asks, what is asked, and is it allowed.
 
-To add an endpoint, write the coroutine that answers an Ask, and give it to ``view``.
+To add an endpoint that runs the agent, write the coroutine that answers an Ask, and give it
+to ``view``; for any other, one that answers a Visit, and give it to ``visited``.
 """
 
 from __future__ import annotations
@@ -39,19 +40,25 @@ JSON_TYPE = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A checked request: run ``agent`` with ``message`` for the user of ``request``."""
+class Visit:
+    """A request about ``agent`` by a user who may make it."""
 
     agent: Agent
     request: HttpRequest
     user: Any
-    message: str
-    session_id: str = ""
 
     @property
     def is_async(self) -> bool:
         """Whether the server reads the answer on its event loop."""
         return is_asgi(self.request)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(Visit):
+    """A checked request: run ``agent`` with ``message`` for the user of ``request``."""
+
+    message: str
+    session_id: str = ""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -62,14 +69,29 @@ class Ask:
 def view(
     answer: Callable[[Ask], Awaitable[HttpResponseBase]], agent: Agent, permission: str
 ) -> View:
+    """Return a view that has the agent run with what was posted."""
+
+    async def asked(visit: Visit) -> HttpResponseBase:
+        fields = fields_of(visit.request)
+        return await answer(Ask(visit.agent, visit.request, visit.user, **fields))
+
+    return visited(asked, agent, permission)
+
+
+def visited(
+    answer: Callable[[Visit], Awaitable[HttpResponseBase]],
+    agent: Agent,
+    permission: str,
+    methods: tuple[str, ...] = ("POST",),
+) -> View:
     """Return a view that checks a request, has it answered, and tells what is wrong with it."""
     needed = [each for each in (agent._meta.permission, permission) if each]
 
     async def endpoint(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         try:
-            check_request(request)
+            check_request(request, methods)
             user = await in_thread(user_of, request, needed)
-            return await answer(Ask(agent, request, user, **fields_of(request)))
+            return await answer(Visit(agent, request, user))
         except Misused as error:
             return Problem(400, str(error)).response()
         except Misconfigured:
@@ -98,12 +120,12 @@ def is_asgi(request: HttpRequest) -> bool:
     return isinstance(request, ASGIRequest)
 
 
-def check_request(request: HttpRequest) -> None:
+def check_request(request: HttpRequest, methods: tuple[str, ...]) -> None:
     """Raise a Problem for a request whose head is wrong."""
-    if request.method != "POST":
-        detail = f"{request.method} is not allowed here. Use POST."
-        raise Problem(405, detail, headers={"Allow": "POST"})
-    if request.content_type != JSON_TYPE:
+    if request.method not in methods:
+        detail = f"{request.method} is not allowed here. Use {' or '.join(methods)}."
+        raise Problem(405, detail, headers={"Allow": ", ".join(methods)})
+    if request.method == "POST" and request.content_type != JSON_TYPE:
         detail = f"The content type must be {JSON_TYPE!r}, not {request.content_type!r:.100}."
         raise Problem(415, detail)
 

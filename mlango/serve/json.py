@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.http import HttpResponse
 
@@ -46,10 +46,18 @@ async def answer(ask: Ask) -> HttpResponse:
         run = await run_of(ask)
     except (RunError, SessionBusy) as error:
         raise problem_of(ask, error) from error
+    return document(shown(run))
+
+
+def shown(run: AgentRun) -> dict[str, Any]:
+    """Return what a client reads of a run."""
     described = run.describe()
-    return HttpResponse(
-        dumps({name: described[name] for name in FIELDS}), content_type="application/json"
-    )
+    return {name: described[name] for name in FIELDS}
+
+
+def document(value: Any) -> HttpResponse:
+    """Return a response with strict JSON."""
+    return HttpResponse(dumps(value), content_type="application/json")
 
 
 async def run_of(ask: Ask) -> AgentRun:
@@ -62,7 +70,7 @@ async def run_of(ask: Ask) -> AgentRun:
 
 def problem_of(ask: Ask, error: RunError | SessionBusy) -> Problem:
     """Return what a client may know about a failed run; the log has the rest."""
-    cause = error if isinstance(error, ProviderError | SessionBusy) else error.__cause__
+    cause = error.__cause__ if type(error) is RunError else error
     trace = error.run.trace_uuid if error.run else ""
     if isinstance(cause, SessionBusy):
         return Problem(409, str(cause), id=trace)

@@ -5,6 +5,7 @@ import json
 from itertools import pairwise
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib.auth import get_user_model
 from django.test import AsyncClient, Client, override_settings
 from django.urls import path
@@ -177,7 +178,7 @@ class TestForbiddenTools:
                     pass
             return response.status_code
 
-        assert asyncio.run(ask()) == 200
+        assert async_to_sync(ask)() == 200
         assert effects == []
 
 

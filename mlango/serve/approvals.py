@@ -1,0 +1,121 @@
+"""The endpoint where people decide about the tool calls that wait for them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpResponse
+
+from mlango.core.memory import owner_key
+from mlango.core.threads import in_thread
+from mlango.exceptions import AlreadyDecided, Misused, did_you_mean
+from mlango.models import Approval
+from mlango.serve.base import View, Visit, body_of, parsed, visited
+from mlango.serve.json import document, shown
+from mlango.serve.problems import Problem
+
+if TYPE_CHECKING:
+    from mlango.agents.agent import Agent
+    from mlango.core.run import AgentRun
+
+ID = re.compile("[0-9a-f]{32}")
+DECISIONS = ("approve", "reject", "edit", "answer")
+# The fields of a decision and their types; the first two must be there.
+FIELDS: dict[str, type] = {"approval": str, "decision": str, "note": str, "arguments": dict}
+
+
+def endpoint(agent: Agent, permission: str) -> View:
+    """Return a view that lists what a user may decide, and takes his decision."""
+    return visited(answer, agent, permission, ("GET", "POST"))
+
+
+async def answer(visit: Visit) -> HttpResponse:
+    """Answer with what is open, or go on with the run that was decided about."""
+    if visit.request.method == "GET":
+        return document({"approvals": await in_thread(open_to, visit)})
+    fields = fields_of(parsed(body_of(visit.request)))
+    row = await in_thread(decided, visit, fields)
+    run = await gone_on(visit, row)
+    return document({"approval": row.describe(), "run": run_shown(visit, row, run)})
+
+
+def open_to(visit: Visit) -> list[dict[str, Any]]:
+    """Return the open approvals of the agent that the user may decide, oldest first."""
+    label = visit.agent._meta.label
+    rows = Approval.objects.open().filter(agent=label).order_by("created_at")
+    return [row.describe() for row in rows if row.may_decide(visit.user)]
+
+
+def fields_of(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a decision; raise a Problem if one is wrong."""
+    for name, value in fields.items():
+        if name not in FIELDS:
+            hint = did_you_mean(name, FIELDS)
+            known = ", ".join(FIELDS)
+            raise Problem(400, f"There is no field {name!r:.100}.{hint} Fields are: {known}.")
+        if not isinstance(value, FIELDS[name]):
+            kind = "an object" if FIELDS[name] is dict else "a string"
+            raise Problem(400, f"The field {name!r} must be {kind}.")
+    if not ID.fullmatch(fields.get("approval", "")):
+        raise Problem(400, "The field 'approval' must hold the id of an approval.")
+    if fields.get("decision") not in DECISIONS:
+        raise Problem(400, f"The field 'decision' must be one of {', '.join(DECISIONS)}.")
+    return fields
+
+
+def decided(visit: Visit, fields: dict[str, Any]) -> Approval:
+    """Decide as the fields say and return the row."""
+    label = visit.agent._meta.label
+    row = Approval.objects.filter(pk=fields["approval"], agent=label).first()
+    # Of what is not his to decide, a user does not learn that it is there.
+    if row is None or not _may_know(visit.user, row):
+        raise Problem(404, "There is no such approval.")
+    try:
+        _decide(row, visit.user, fields)
+    except PermissionDenied as error:
+        raise Problem(403, str(error)) from error
+    except AlreadyDecided as error:
+        raise Problem(409, str(error)) from error
+    return row
+
+
+def _may_know(user: Any, row: Approval) -> bool:
+    return owner_key(user) == row.owner_key or row.may_decide(user)
+
+
+def _decide(row: Approval, user: Any, fields: dict[str, Any]) -> None:
+    decision, note = fields["decision"], fields.get("note", "")
+    if (decision == "answer") != (row.kind == row.Kind.QUESTION) and decision != "reject":
+        raise Problem(400, f"A {row.get_kind_display()} cannot be decided with {decision!r}.")
+    if decision == "approve":
+        row.approve(by=user, note=note)
+    elif decision == "reject":
+        row.reject(by=user, reason=note)
+    elif decision == "answer":
+        row.answer(note, by=user)
+    else:
+        row.edit(fields.get("arguments", {}), by=user, note=note)
+
+
+async def gone_on(visit: Visit, row: Approval) -> AgentRun | None:
+    """Go on with the run and return it; None if somebody else goes on with it already."""
+    agent, trace = visit.agent, row.trace_id
+    try:
+        if visit.is_async:
+            return await agent.aresume(trace, raise_on_error=False)
+        run: AgentRun = await in_thread(agent.resume, trace, raise_on_error=False)
+    except Misused:
+        return None
+    return run
+
+
+def run_shown(visit: Visit, row: Approval, run: AgentRun | None) -> dict[str, Any] | None:
+    """Return the run for its owner; for anyone else who decides only how it stands."""
+    if run is None:
+        return None
+    described = shown(run)
+    if owner_key(visit.user) == row.owner_key:
+        return described
+    return {name: described[name] for name in ("trace", "status")}
