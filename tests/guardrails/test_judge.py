@@ -4,8 +4,8 @@ from decimal import Decimal
 
 import pytest
 
-from mlango.agents import Agent, LLMJudge, tool
-from mlango.agents.providers import ScriptedProvider, ToolCall
+from mlango.agents import Agent, Limits, LLMJudge, RecordingProvider, ReplayProvider, tool
+from mlango.agents.providers import Completion, ScriptedProvider, ToolCall, Usage
 from mlango.exceptions import ProviderUnavailable
 from tests.helpers import Priced
 
@@ -18,10 +18,10 @@ def send(to: str) -> str:
     return f"sent to {to}"
 
 
-def judged(judge, turns=("hello",), message="hi", provider=None):
+def judged(judge, turns=("hello",), message="hi", provider=None, **options):
     meta = {"app_label": "guarded", "guardrails": [judge], "tools": [send]}
     kind = type("Court", (Agent,), {"Meta": type("Meta", (), meta), "__module__": __name__})
-    return kind().run(message, provider=provider or ScriptedProvider(turns))
+    return kind().run(message, provider=provider or ScriptedProvider(turns), **options)
 
 
 @pytest.mark.parametrize("answer", ["ALLOW", "allow.", "**Allow**\n", "Allow: it is kind."])
@@ -121,3 +121,30 @@ def test_a_judge_that_stays_away_blocks():
 def test_a_judge_that_is_cut_or_refuses_blocks():
     model = ScriptedProvider([{"text": "ALLOW", "stop_reason": "max_tokens"}])
     assert judged(LLMJudge("x", provider=model, on="input")).stop_reason == "guardrail"
+
+
+@pytest.mark.parametrize("on", ["input", "output"])
+def test_a_judge_of_the_agent_s_own_model_is_on_the_cassette(on, tmp_path):
+    def turn(request):
+        return "ALLOW" if "The rule" in request.system else "hello"
+
+    path = tmp_path / "run.jsonl"
+    judge = LLMJudge("Be kind.", on=on)
+    recorded = judged(judge, provider=RecordingProvider(ScriptedProvider([turn] * 2), path))
+    model = ReplayProvider(path, strict=True)
+    replayed = judged(judge, provider=model)
+
+    assert recorded.text == replayed.text == "hello"
+    assert replayed.usage == recorded.usage
+    model.assert_all_used()
+
+
+def test_what_the_judge_used_counts_for_the_limits_of_the_run():
+    used = Completion("ALLOW", usage=Usage(input_tokens=500, output_tokens=1))
+    judge = LLMJudge("Be kind.", provider=ScriptedProvider([used]), on="output")
+    call = Completion("I send it.", [ToolCall("", "send", {"to": "ann"})])
+    run = judged(judge, [call, "never asked"], limits=Limits(max_tokens=400))
+
+    assert run.stop_reason == "budget_exceeded"
+    assert run.usage.total_tokens > 500
+    assert run.trace.messages == run.messages
