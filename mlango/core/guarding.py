@@ -31,6 +31,14 @@ if TYPE_CHECKING:
     from mlango.core.run import Run
 
 
+class Tripped(Halt):
+    """Ends the run; ``kept`` is what to store in the place of the message, None for itself."""
+
+    def __init__(self, text: str, kept: str | None) -> None:
+        super().__init__(GUARDRAIL, text)
+        self.kept = kept
+
+
 class Guarding(Control):
     """Runs the guardrails of one run: what they refuse is neither said nor done."""
 
@@ -112,7 +120,12 @@ class Guarding(Control):
         for index in range(len(said)):
             for each in guardrails:
                 text = text_of(said[index].get("content"))
-                passed = await self._passed(run, each, INPUT, text) if text else text
+                try:
+                    passed = await self._passed(run, each, INPUT, text) if text else text
+                except Tripped as tripped:
+                    if tripped.kept is not None:
+                        said[index] = _with_text(said[index], tripped.kept)
+                    raise
                 if passed != text:
                     said[index] = _with_text(said[index], passed)
         return said
@@ -171,18 +184,18 @@ class Guarding(Control):
         tool = call.name if call else ""
         if isinstance(verdict, Block):
             run.note(GuardrailTripped, guardrail.name, kind, verdict.reason, tool)
-            raise _refusal(guardrail.name, kind, verdict.reason)
+            raise _refusal(guardrail.name, kind, verdict)
         if verdict is None:
             return subject[-1]
         run.note(GuardrailRewrote, guardrail.name, kind, verdict.reason, tool)
         return verdict.value
 
 
-def _refusal(name: str, kind: str, reason: str) -> Exception:
-    because = f": {reason}" if reason else "."
+def _refusal(name: str, kind: str, verdict: Block) -> Exception:
+    because = f": {verdict.reason}" if verdict.reason else "."
     if kind == TOOLS:
         return ToolError(f"The guardrail {name!r} refused this call{because}")
-    return Halt(GUARDRAIL, f"Stopped by the guardrail {name!r}{because}")
+    return Tripped(f"Stopped by the guardrail {name!r}{because}", verdict.kept)
 
 
 def _was_checked(run: Run) -> bool:

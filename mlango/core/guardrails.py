@@ -33,9 +33,13 @@ METHODS = {INPUT: "check_input", OUTPUT: "check_output", TOOLS: "check_tool_call
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A verdict that refuses. The reason is shown to people, so it must not quote the text."""
+    """A verdict that refuses. The reason is shown to people, so it must not quote the text.
+
+    ``kept`` is what the trace holds in the place of a refused message; None keeps that.
+    """
 
     reason: str = ""
+    kept: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +175,8 @@ class Check:
             value = clean(value) if isinstance(value, str) else value
             return Rewrite(value, clean(str(answer.reason)))
         if isinstance(answer, Block):
-            return Block(clean(str(answer.reason)))
+            kept = None if answer.kept is None else clean(str(answer.kept))
+            return Block(clean(str(answer.reason)), kept)
         if answer is None:
             return None
         return Block(f"The check returned {type(answer).__name__}, which is no verdict.")

@@ -173,6 +173,16 @@ def test_a_blocked_turn_is_not_recalled_from_the_traces():
     assert [message["content"] for message in messages] == ["hi", "one", "again"]
 
 
+def test_a_refused_secret_is_not_on_disk():
+    key = "sk-" + "a1B2" * 8
+    run = agent(guardrails=["secret-scan"])().run(f"my key is {key}")
+
+    assert run.stop_reason == "guardrail"
+    assert run.trace.input == run.messages[0]["content"] == "my key is [secret]"
+    assert run.trace.messages == run.messages
+    assert key not in str(list(Trace.objects.values())) + str(list(run.trace.spans.values()))
+
+
 def test_what_was_held_back_is_not_told_by_an_error_either():
     class Breaking(Provider):
         name = "scripted"

@@ -31,4 +31,6 @@ class SecretScan(TextGuardrail):
         rewritten = Scrubber().text(text, self.replacement)
         if rewritten == text:
             return None
-        return Block(REASON) if self.action == BLOCK else Rewrite(rewritten, REASON)
+        if self.action == BLOCK:
+            return Block(REASON, kept=rewritten)
+        return Rewrite(rewritten, REASON)
