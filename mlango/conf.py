@@ -57,6 +57,8 @@ DEFAULTS: dict[str, Any] = {
     "CAPTURE_CONTENT": True,
     "LEASE_SECONDS": 30,
     "SESSION_WAIT": 30.0,
+    # Quotas
+    "TENANT": "",
 }
 
 CHOICES = {"TRACE_WRITES": ("behind", "step")}

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         Regex,
         SecretScan,
     )
+    from mlango.agents.compaction import Compaction
     from mlango.agents.hooks import Hooks
     from mlango.agents.memory import (
         BufferMemory,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         ApprovalDecided,
         ApprovalRequested,
         ArtifactAdded,
+        Compacted,
         BudgetExceeded,
         Event,
         Failed,
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from mlango.core.limits import Limits
     from mlango.core.lookups import Lookup
     from mlango.core.policy import Approval, allow, ask, deny
+    from mlango.core.quota import Quota
     from mlango.core.retry import Retry
     from mlango.core.run import AgentRun
     from mlango.core.tools import Tool, ToolResult, Toolset, tool
@@ -74,6 +77,8 @@ __all__ = [
     "Block",
     "BudgetExceeded",
     "BufferMemory",
+    "Compacted",
+    "Compaction",
     "Context",
     "DenyTopics",
     "Event",
@@ -98,6 +103,7 @@ __all__ = [
     "NullMemory",
     "ProviderError",
     "QuestionAsked",
+    "Quota",
     "ReasoningChunk",
     "RecordingProvider",
     "Regex",
@@ -137,6 +143,7 @@ __all__ = [
 _MODULES = {
     "mlango.agents.agent": ["Agent"],
     "mlango.agents.guardrails": ["DenyTopics", "LLMJudge", "MaxLength", "Regex", "SecretScan"],
+    "mlango.agents.compaction": ["Compaction"],
     "mlango.agents.hooks": ["Hooks"],
     "mlango.agents.memory": [
         "BufferMemory",
@@ -157,6 +164,7 @@ _MODULES = {
     "mlango.core.limits": ["Limits"],
     "mlango.core.lookups": ["Lookup"],
     "mlango.core.policy": ["Approval", "allow", "ask", "deny"],
+    "mlango.core.quota": ["Quota"],
     "mlango.core.retry": ["Retry"],
     "mlango.core.run": ["AgentRun"],
     "mlango.core.tools": ["Tool", "ToolResult", "Toolset", "tool"],

@@ -47,6 +47,7 @@ class Agent:
     _defaults: ClassVar[Defaults]
     _fields: ClassVar[dict[str, AgentField]] = {}
     _tool_methods: ClassVar[dict[str, Tool]] = {}
+    transforms: ClassVar[bool] = False  # whether transform_context does anything
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -56,8 +57,13 @@ class Agent:
             cls._meta = _guarded(cls)
         if cls._meta.output is not None:
             cls._meta = _typed(cls)
+        if cls._meta.hooks:
+            cls._meta = _hooked(cls)
+        if cls._meta.compaction:
+            cls._meta = _compacted(cls)
         cls._fields = _collected(cls, AgentField)
         cls._tool_methods = _collected(cls, Tool)
+        cls.transforms = cls.transform_context is not Agent.transform_context
         _check(cls)
         if not cls._meta.abstract:
             registry.register(cls)
@@ -92,6 +98,13 @@ class Agent:
     def get_model(self) -> Any:
         """Return the model. May be async and may take the run's Context."""
         return self._meta.model
+
+    def transform_context(self, messages: list[Message], ctx: Context) -> Any:
+        """Return the messages that the model reads at its next call. May be async.
+
+        ``messages`` are a copy; the conversation and its rows stay as they are.
+        """
+        return messages
 
     # -- running ----------------------------------------------------------------------------
 
@@ -182,6 +195,17 @@ class Agent:
             *(handoff_tool(each) for each in successors_of(meta)),
         ]
 
+    @classmethod
+    def as_approvals_endpoint(cls, *, permission: str = "", **config: Any) -> Callable[..., Any]:
+        """Return a view that lists the tool calls that wait, and takes decisions; see as_endpoint.
+
+        A decision goes on with its run.
+        """
+        endpoint: Any = import_string("mlango.serve.approvals.endpoint")
+        return endpoint(cls(**config), permission)  # type: ignore[no-any-return]
+
+    urls: ClassVar[Any] = Urls()
+
     # -- telling about itself -----------------------------------------------------------------
 
     def summary(self) -> dict[str, Any]:
@@ -195,17 +219,6 @@ class Agent:
             "tools": [
                 *(tool.name for tool in (*meta.tools, *meta.methods) if isinstance(tool, Tool)),
                 *_names_of_colleagues(meta),
-    @classmethod
-    def as_approvals_endpoint(cls, *, permission: str = "", **config: Any) -> Callable[..., Any]:
-        """Return a view that lists the tool calls that wait, and takes decisions; see as_endpoint.
-
-        A decision goes on with its run.
-        """
-        endpoint: Any = import_string("mlango.serve.approvals.endpoint")
-        return endpoint(cls(**config), permission)  # type: ignore[no-any-return]
-
-    urls: ClassVar[Any] = Urls()
-
             ],
             "memory": type(memory).__name__ if memory else "NullMemory",
             "max_steps": defaults_of(type(self)).bounds.max_steps,
@@ -244,6 +257,20 @@ def _typed(cls: type[Agent]) -> Options:
     from mlango.agents.output import output_type
 
     return replace(cls._meta, output=output_type(cls.__name__, cls._meta.output))
+
+
+def _hooked(cls: type[Agent]) -> Options:
+    """Return the options with the hooks made that are given as classes."""
+    from mlango.agents.hooks import hooks_of
+
+    return replace(cls._meta, hooks=hooks_of(cls.__name__, cls._meta.hooks))
+
+
+def _compacted(cls: type[Agent]) -> Options:
+    """Return the options with what ``compaction = True`` means."""
+    from mlango.agents.compaction import compaction_of
+
+    return replace(cls._meta, compaction=compaction_of(cls.__name__, cls._meta.compaction))
 
 
 def _app_label(module: str) -> str:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from django.core.exceptions import PermissionDenied
 
 from mlango.agents.approvals import Asking
-from mlango.agents.hooks import hooking
+from mlango.agents.compaction import Compacting
+from mlango.agents.hooks import BeforeModel, hooking
 from mlango.agents.output.control import AnswerTool, Structured
+from mlango.agents.quotas import reserving
 from mlango.agents.spending import earlier_in
 from mlango.agents.team import Sharing, Succession
 from mlango.core.controls import NO_CONTROLS, Control, Controls
@@ -34,6 +36,11 @@ def controls_for(run: Run, given: dict[str, Any], key: SessionKey | None) -> Con
     session_limits = meta.session_limits if key is not None else None
     if limits or session_limits:
         controls.append(Limiting(limits, session_limits, earlier_in(key)))
+    controls += reserving(run, meta.quotas)
+    if meta.compaction:
+        controls.append(Compacting(meta.compaction))
+    if run.agent.transforms:
+        controls.append(BeforeModel(run.agent.transform_context))
     hooks = hooking(meta.hooks)
     controls += hooks.before_model
     if meta.output:  # guardrails read the answer as text

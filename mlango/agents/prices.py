@@ -125,6 +125,12 @@ def _from_table(provider: str, model: str) -> Rates | None:
 
     The same model has another price elsewhere, and none on one's own machine.
     """
+    found = _found(provider, model)
+    return None if found is None else _read(found)
+
+
+def _found(provider: str, model: str) -> Any:
+    """Return what the table says of a model, or None."""
     table = import_module(TABLE)  # most commands never need a price
     if provider == "litellm":
         provider, slash, rest = model.partition("/")
@@ -134,7 +140,14 @@ def _from_table(provider: str, model: str) -> Rates | None:
         _, found = table.get_snapshot().find_provider_model(model, None, provider or None, None)
     except LookupError:
         return None
-    return _read(found)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def context_window(provider: str, model: str) -> int | None:
+    """Return how many tokens a model can read, None if the table does not know it."""
+    found = _found(provider, model)
+    return None if found is None else found.context_window
 
 
 def _read(model: Any) -> Rates | None:

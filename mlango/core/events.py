@@ -213,6 +213,25 @@ class FollowedUp(Event):
 
 @quick
 @dataclass(frozen=True, slots=True)
+class Compacted(Event):
+    """What the model reads was shortened, from about so many tokens to so many.
+
+    A summary stands for the first ``covered`` messages; the results of the calls ``pruned``
+    are left out. ``error`` says why there is no summary though one was wanted.
+    """
+
+    kind: ClassVar[str] = "compacted"
+
+    strategy: str
+    tokens_before: int
+    tokens_after: int
+    covered: int
+    pruned: list[str]
+    error: str
+
+
+@quick
+@dataclass(frozen=True, slots=True)
 class ArtifactAdded(Event):
     """A tool or the model made a file."""
 
@@ -226,7 +245,7 @@ class ArtifactAdded(Event):
 @quick
 @dataclass(frozen=True, slots=True)
 class BudgetExceeded(Event):
-    """A limit was reached. ``scope`` is ``run`` or ``session``."""
+    """A limit was reached. ``scope`` is ``run``, ``session`` or what a quota counts per."""
 
     kind: ClassVar[str] = "budget_exceeded"
 

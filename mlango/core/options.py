@@ -8,6 +8,7 @@ from typing import Any
 
 from mlango.core.limits import Limits
 from mlango.core.policy import Rule, rules_of
+from mlango.core.quota import Quota
 from mlango.core.retry import Retry
 from mlango.core.values import dumps
 from mlango.exceptions import Misconfigured, did_you_mean
@@ -86,8 +87,10 @@ class Options:
     output: Any = None
     output_retries: int = 2
     hooks: Any = ()
+    compaction: Any = None
     limits: Limits | None = None
     session_limits: Limits | None = None
+    quotas: tuple[Quota, ...] = ()
     guardrails: tuple[Any, ...] = ()
     permission: str = ""
     permissions: tuple[Rule, ...] = ()
@@ -121,6 +124,15 @@ class Options:
 
 NAMES = tuple(f.name for f in fields(Options) if not f.metadata.get("derived"))
 ALIASES = {"instructions": "system"}
+SEQUENCES = (
+    "tools",
+    "fallback_models",
+    "quotas",
+    "stop_sequences",
+    "tags",
+    "subagents",
+    "handoffs",
+)
 OWN = ("abstract", "app_label", "verbose_name", "description")  # not inherited
 
 
@@ -162,7 +174,7 @@ def build(owner: str, bases: list[Options], meta: type | None, derived: dict[str
     check(owner, values)
     if "permissions" in values:
         values["permissions"] = rules_of(values["permissions"])
-    for name in ("tools", "fallback_models", "stop_sequences", "tags", "subagents", "handoffs"):
+    for name in SEQUENCES:
         if name in values:
             values[name] = tuple(values[name])
     return replace(Options(), **values)
@@ -232,6 +244,10 @@ _RULES: dict[str, tuple[Any, str]] = {
     "disclose_errors": _FLAG,
     "limits": _LIMITS,
     "session_limits": _LIMITS,
+    "quotas": (
+        lambda value: _sequence(value) and all(isinstance(each, Quota) for each in value),
+        "a list of Quota(...)",
+    ),
     "guardrails": (_sequence, "a list of guardrails"),
     "permission": (
         lambda value: value == "" or (isinstance(value, str) and value.count(".") == 1),

@@ -6,9 +6,10 @@ import sys
 from argparse import ArgumentTypeError
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.contrib.auth import get_user_model
+from django.core.management.base import BaseCommand, CommandError
 
-from mlango.management.endings import INTERRUPTED
+from mlango.management.endings import INTERRUPTED, USAGE
 from mlango.management.terminal import Screen, wants_colors
 
 
@@ -51,3 +52,12 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ArgumentTypeError(f"must be a positive number, not {text!r}")
     return int(text)
+
+
+def user_named(name: str) -> Any:
+    """Return the user who logs in with a name."""
+    users = get_user_model()
+    try:
+        return users._default_manager.get_by_natural_key(name)
+    except users.DoesNotExist:
+        raise CommandError(f"There is no user {name!r}.", returncode=USAGE) from None

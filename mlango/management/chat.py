@@ -13,7 +13,8 @@ from django.core.management.base import CommandError, OutputWrapper
 
 from mlango.agents.agent import Agent
 from mlango.exceptions import did_you_mean
-from mlango.management.endings import INTERRUPTED, OK
+from mlango.management.endings import INTERRUPTED, OK, Left
+from mlango.management.keyboard import ask_line
 from mlango.management.terminal import RED, Screen
 
 LEAVE = ("exit", "quit", ":q", "/quit")
@@ -27,14 +28,6 @@ COMMANDS = {
     "/tools": "what the agent can call",
     "/quit": "leave; so do exit, quit, :q and Ctrl-D",
 }
-
-
-class Left(Exception):
-    """The user leaves the chat; ``code`` is the exit code."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
 
 
 class Chat:
@@ -126,7 +119,7 @@ class Chat:
         last = -inf
         while True:
             try:
-                message = self._input().strip()
+                message = ask_line(PROMPT, self._stderr).strip()
             except EOFError:
                 self._err.line("")
                 raise Left(OK) from None
@@ -141,16 +134,6 @@ class Chat:
                 raise Left(OK)
             if message:
                 return message
-
-    def _input(self) -> str:
-        if sys.stdout.isatty():
-            return input(PROMPT)
-        # input() would write the prompt to stdout, which is kept for the answer.
-        self._stderr.write(PROMPT, ending="")
-        self._stderr.flush()
-        if line := sys.stdin.readline():
-            return line
-        raise EOFError
 
 
 def _edit_lines() -> None:

@@ -10,9 +10,18 @@ ERROR = 1
 USAGE = 2
 APPROVAL = 3
 LIMIT = 4
+DENIED = 5
 UNAVAILABLE = 69
 TIMEOUT = 124
 INTERRUPTED = 130
+
+
+class Left(Exception):
+    """The user leaves a chat or a run; ``code`` is the exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 def exit_code(result: AgentRun, error: BaseException | None) -> int:

@@ -6,6 +6,8 @@ import json
 from typing import Protocol
 
 from mlango.core.events import (
+    ApprovalDecided,
+    ApprovalRequested,
     ArtifactAdded,
     Event,
     FellBack,
@@ -13,6 +15,7 @@ from mlango.core.events import (
     GuardrailRewrote,
     GuardrailTripped,
     HandedOff,
+    QuestionAsked,
     Retrying,
     Steered,
     TextChunk,
@@ -115,6 +118,12 @@ def step_line(event: Event) -> str:
             return f"· {one_line(event.message)}"
         case GuardrailTripped() | GuardrailRewrote():
             return f"! {event.name} {_done(event)}: {one_line(event.reason)}"
+        case ApprovalRequested():
+            return f"? {event.name} waits for an approval"
+        case ApprovalDecided():
+            return f"· {event.name} {event.decision} {one_line(event.note)}".rstrip()
+        case QuestionAsked():
+            return f"? {one_line(event.question)}"
         case HandedOff():
             return f"⇒ {event.to_agent} goes on"
         case ArtifactAdded():

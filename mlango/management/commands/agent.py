@@ -5,23 +5,24 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser
-from contextlib import closing
 from typing import Any
 
-from django.contrib.auth import get_user_model
 from django.core.management.base import CommandError, CommandParser
 
 from mlango.agents.agent import Agent
 from mlango.agents.providers.routing import resolve
+from mlango.agents.resume import FIXED
 from mlango.conf import settings
 from mlango.core.options import UNSET
+from mlango.core.run import WAITING, AgentRun
 from mlango.exceptions import MlangoError
-from mlango.management.base import TerminalCommand, count
-from mlango.management.chat import Chat, Left
-from mlango.management.endings import INTERRUPTED, USAGE, exit_code
-from mlango.management.interrupts import Interrupts
-from mlango.management.printing import JsonPrinter, Printer, TextPrinter, awaited
-from mlango.management.waiting import Waiting
+from mlango.management.asking import Asker
+from mlango.management.base import TerminalCommand, count, user_named
+from mlango.management.chat import Chat
+from mlango.management.decisions import awaited_by, tell_what_waits
+from mlango.management.endings import USAGE, Left
+from mlango.management.resuming import resumed
+from mlango.management.running import add_printing, follow
 from mlango.runtime.registry import registry
 
 STDIN = "-"
@@ -55,11 +56,10 @@ class Command(TerminalCommand):
         )
         parser.add_argument("--session", metavar="ID", help="go on with this session")
         parser.add_argument("--max-steps", metavar="N", type=count, help="the most model calls")
-        parser.add_argument("--show-steps", action="store_true", help="tell what the agent does")
         parser.add_argument("--provider", metavar="ALIAS", help="ask another provider")
         parser.add_argument("--model", metavar="NAME", help="ask another model")
         parser.add_argument("--user", metavar="NAME", help="the user to work for")
-        parser.add_argument("--json", action="store_true", help="print events, one JSON a line")
+        add_printing(parser)
         parser.add_argument(
             "--file", action="append", metavar="PATH", help="attach a file; may be repeated"
         )
@@ -89,38 +89,39 @@ class Command(TerminalCommand):
     def _ask(
         self, agent: Agent, message: str, chosen: dict[str, Any], options: dict[str, Any]
     ) -> int:
-        """Run the agent once, print the run, and return the exit code."""
+        """Run the agent once, print the run, and return the exit code.
+
+        At a terminal, whoever sits there is asked about what the run waits for.
+        """
+        further = {name: value for name, value in chosen.items() if name not in FIXED}
         try:
             stream = agent.stream(message, **chosen)
         except MlangoError as error:
             raise CommandError(str(error), returncode=USAGE) from error
-        printer = self._printer(options)
-        interrupts = Interrupts(stream, self.err)
-        try:
-            # If printing fails, the run is stopped and stored before the signals are let go.
-            with interrupts, closing(stream), Waiting(self.out, self.err) as waiting:
-                for event in stream:
-                    with waiting.interrupted():
-                        printer.show(event)
-                        waiting.what = awaited(event) or waiting.what
-        except KeyboardInterrupt:
-            raise Left(INTERRUPTED) from None
-        result, failure = stream.run, stream._run.exception
-        printer.end(result, failure)
-        if interrupts.has_to_leave:
-            raise Left(interrupts.code)
-        return interrupts.code or exit_code(result, failure)
+        ended = follow(stream, options, self.out, self.err)
+        while ended.run.status == WAITING and self._decide(ended.run, options, chosen):
+            stream = resumed(agent, ended.run, **further)
+            ended = follow(stream, options, self.out, self.err)
+        return ended.code
+
+    def _decide(self, run: AgentRun, options: dict[str, Any], chosen: dict[str, Any]) -> bool:
+        """Return whether all that a run waits for was decided; tell how if it was not."""
+        approvals = list(awaited_by(run))
+        if self._can_ask(options):
+            return Asker(chosen.get("user"), self.err, self.stderr).decide(approvals)
+        if not options["json"]:
+            tell_what_waits(approvals, self.err)
+        return False
+
+    def _can_ask(self, options: dict[str, Any]) -> bool:
+        is_there = sys.stdin is not None and sys.stdin.isatty()
+        return is_there and self.err.is_terminal and not options["json"]
 
     def _chat(self, agent: Agent, chosen: dict[str, Any], options: dict[str, Any]) -> int:
         def ask(message: str, chosen: dict[str, Any]) -> int:
             return self._ask(agent, message, chosen, options)
 
         return Chat(agent, ask, chosen, self.err, self.stderr).run()
-
-    def _printer(self, options: dict[str, Any]) -> Printer:
-        if options["json"]:
-            return JsonPrinter(self.out)
-        return TextPrinter(self.out, self.err, show_steps=options["show_steps"])
 
 
 def _message(words: list[str]) -> str | None:
@@ -157,7 +158,7 @@ def _run_options(agent: Agent, options: dict[str, Any]) -> dict[str, Any]:
         "max_steps": options["max_steps"],
         "provider": _provider(agent, options),
         "model": options["model"],
-        "user": _user(options["user"]),
+        "user": options["user"] and user_named(options["user"]),
         "files": options["file"],
     }
     return {name: value for name, value in given.items() if value is not None}
@@ -187,13 +188,3 @@ def _provider(agent: Agent, options: dict[str, Any]) -> Any:
     provider = options["provider"] or (None if own is UNSET else own)
     model = options["model"] or agent._meta.model or settings.DEFAULT_AGENT_MODEL
     return RecordingProvider(resolve(model, provider)[0], options["record"])
-
-
-def _user(name: str | None) -> Any:
-    if name is None:
-        return None
-    users = get_user_model()
-    try:
-        return users._default_manager.get_by_natural_key(name)
-    except users.DoesNotExist:
-        raise CommandError(f"There is no user {name!r}.", returncode=USAGE) from None

@@ -1,0 +1,195 @@
+"""What waits for a person: how it is found, shown and decided in the terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.core.management.base import CommandError
+from django.db.models import QuerySet
+
+from mlango.core.run import AgentRun
+from mlango.core.values import parse_json
+from mlango.core.visible import canonical, visible
+from mlango.exceptions import AlreadyDecided, did_you_mean
+from mlango.management.endings import DENIED, USAGE
+from mlango.management.terminal import Screen, one_line
+from mlango.models import Approval
+
+MIN_PREFIX = 8
+MAX_CANDIDATES = 10
+PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},32}}")
+QUESTION = Approval.Kind.QUESTION
+
+
+def find(ref: str) -> Approval:
+    """Return the approval whose id begins so."""
+    prefix = ref.strip().replace("-", "").lower()
+    if not PREFIX.fullmatch(prefix):
+        raise CommandError(
+            f"{ref!r} is not the id of an approval. Give at least the first {MIN_PREFIX} of its "
+            f"32 characters, which are 0-9 and a-f."
+        )
+    found = list(Approval.objects.filter(uuid__startswith=prefix)[: MAX_CANDIDATES + 1])
+    if not found:
+        raise CommandError(f"No approval has an id that begins with {prefix!r}.")
+    if len(found) > 1:
+        names = [f"{each.uuid} ({each.tool})" for each in found[:MAX_CANDIDATES]]
+        more = " and more" if len(found) > MAX_CANDIDATES else ""
+        raise CommandError(
+            f"Several approvals begin with {prefix!r}: {', '.join(names)}{more}. Give more of it."
+        )
+    return found[0]
+
+
+# -- shown ------------------------------------------------------------------------------------
+
+
+def headline(approval: Approval) -> str:
+    """Return one line about an approval."""
+    return (
+        f"{approval.uuid[:8]}  {approval.created_at:%Y-%m-%d %H:%M:%S}  {approval.status:<8}  "
+        f"{approval.agent}  {approval.tool} {one_line(canonical(approval.arguments))}"
+    )
+
+
+def asked(approval: Approval, changes: dict[str, Any] | None = None) -> Iterator[str]:
+    """Yield what somebody who decides must read, in full; with the changes that he made."""
+    arguments = approval.arguments
+    if approval.kind == QUESTION:
+        yield f"{approval.agent} asks: {visible(arguments['question'])}"
+        for number, option in enumerate(arguments["options"] or (), start=1):
+            yield f"  {number}. {visible(option)}"
+        return
+    yield f"{approval.agent} asks to call {visible(approval.tool)}:"
+    for name, value in sorted((arguments | (changes or {})).items()):
+        changed = name in (changes or {})
+        was = f"  (was {canonical(arguments.get(name))})" if changed else ""
+        yield f"  {visible(name)} = {canonical(value)}{was}"
+
+
+def lines_of(approval: Approval) -> Iterator[str]:
+    """Yield all that there is about an approval."""
+    yield f"approval {approval.uuid}"
+    yield from asked(approval, _edits(approval))
+    for name, value in _facts(approval):
+        if value:
+            yield f"{name + ':':<11} {visible(str(value))}"
+
+
+def _edits(approval: Approval) -> dict[str, Any]:
+    old = approval.arguments
+    return {k: v for k, v in (approval.edited or {}).items() if k not in old or old[k] != v}
+
+
+def _facts(approval: Approval) -> Iterator[tuple[str, Any]]:
+    yield "status", approval.status
+    yield "trace", approval.trace_id
+    yield "asked", f"{approval.created_at:%Y-%m-%d %H:%M:%S}"
+    if approval.expires_at:
+        yield "expires", f"{approval.expires_at:%Y-%m-%d %H:%M:%S}"
+    if approval.decided_at:
+        yield "decided", f"{approval.decided_at:%Y-%m-%d %H:%M:%S}"
+    yield "by", approval.decided_by
+    yield "note", approval.note
+
+
+def described(approval: Approval) -> dict[str, Any]:
+    """Return all that there is about an approval, JSON-safe."""
+    return approval.describe() | {
+        "edited": approval.edited,
+        "permission": approval.permission,
+        "four_eyes": approval.four_eyes,
+        "created_at": approval.created_at.isoformat(),
+        "decided_at": approval.decided_at.isoformat() if approval.decided_at else None,
+        "decided_by": str(approval.decided_by) if approval.decided_by else None,
+    }
+
+
+def awaited_by(run: AgentRun) -> QuerySet[Approval]:
+    """Return what a run waits for, in the order in which it was asked."""
+    pks = [each["approval"] for each in run.approvals]
+    return Approval.objects.open().filter(pk__in=pks).order_by("created_at")
+
+
+def tell_what_waits(approvals: Iterable[Approval], err: Screen) -> None:
+    """Tell what a run waits for, and with which commands it is decided."""
+    for approval in approvals:
+        err.line(f"The run waits: {approval.uuid[:MIN_PREFIX]} must be decided.")
+        for line in (*asked(approval), *how_to_decide(approval)):
+            err.line(line)
+
+
+def how_to_decide(approval: Approval) -> Iterator[str]:
+    """Yield the commands that decide about an approval."""
+    ref = approval.uuid[:MIN_PREFIX]
+    if approval.kind == QUESTION:
+        yield f"  manage.py approvals answer {ref} --user NAME TEXT"
+    else:
+        yield f"  manage.py approvals approve {ref} --user NAME"
+    yield f"  manage.py approvals reject {ref} --user NAME --reason TEXT"
+    yield f"It takes {approval.who_may()}."
+
+
+# -- decided ----------------------------------------------------------------------------------
+
+
+def decide(approval: Approval, action: str, by: Any, given: dict[str, Any]) -> None:
+    """Decide as an action of the command says. Raise CommandError if that cannot be."""
+    if (approval.kind == QUESTION) != (action == "answer") and action != "reject":
+        raise CommandError(_other_kind(approval), returncode=USAGE)
+    try:
+        if action == "approve":
+            approval.approve(by=by, note=given["note"])
+        elif action == "reject":
+            approval.reject(by=by, reason=given["reason"])
+        elif action == "edit":
+            approval.edit(changes_of(approval, given["changes"]), by=by, note=given["note"])
+        else:
+            approval.answer(chosen(approval, " ".join(given["text"])), by=by)
+    except PermissionDenied as error:
+        raise CommandError(str(error), returncode=DENIED) from error
+    except AlreadyDecided as error:
+        raise CommandError(f"{error} Nothing was changed.") from error
+
+
+def _other_kind(approval: Approval) -> str:
+    if approval.kind == QUESTION:
+        return f"{approval.uuid[:8]} is a question. Use answer, or reject."
+    return f"{approval.uuid[:8]} is a call of a tool. Use approve, edit or reject."
+
+
+def changes_of(approval: Approval, written: Iterable[str]) -> dict[str, Any]:
+    """Return the arguments that are written as ``name=value``, with values in JSON."""
+    return dict(_change(approval.arguments, each) for each in written)
+
+
+def _change(arguments: dict[str, Any], written: str) -> tuple[str, Any]:
+    name, has_value, value = written.partition("=")
+    name = name.strip()
+    if not has_value:
+        raise CommandError(f"{written!r} is not name=value, such as amount=5.", returncode=USAGE)
+    if name not in arguments:
+        raise CommandError(
+            f"The call has no argument {name!r}.{did_you_mean(name, arguments)} "
+            f"Its arguments are: {', '.join(arguments) or 'none'}.",
+            returncode=USAGE,
+        )
+    try:
+        return name, parse_json(value)
+    except ValueError:
+        raise CommandError(
+            f"The value of {name} is not JSON: {value}. Text stands in double quotes, "
+            f"which a shell keeps in single ones: '{name}=\"text\"'.",
+            returncode=USAGE,
+        ) from None
+
+
+def chosen(approval: Approval, text: str) -> str:
+    """Return the answer to a question; the number of an option means that option."""
+    options: list[str] = approval.arguments["options"] or []
+    if text in options or not text.isdecimal():
+        return text
+    return dict(enumerate(options, start=1)).get(int(text), text)

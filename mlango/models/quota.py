@@ -1,0 +1,140 @@
+"""What was spent of a quota, and what model calls on their way may still spend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import models, router, transaction
+from django.db.models import F, Sum
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Share:
+    """So many ``units`` that a model call may take of a counter that may reach ``limit``."""
+
+    per: str
+    subject: str
+    unit: str
+    every: str
+    starts_at: datetime
+    units: int
+    limit: int
+
+    @property
+    def key(self) -> dict[str, Any]:
+        names = ("per", "subject", "unit", "every", "starts_at")
+        return {name: getattr(self, name) for name in names}
+
+
+class Exhausted(Exception):
+    """A share does not fit; ``taken`` units of its counter are spent or reserved."""
+
+    def __init__(self, share: Share, taken: int) -> None:
+        super().__init__()
+        self.share = share
+        self.taken = taken
+
+
+class QuotaUsageQuerySet(models.QuerySet["QuotaUsage"]):
+    """Counters, and how something is reserved of several of them."""
+
+    def reserve(self, shares: Iterable[Share], until: datetime) -> list[QuotaReservation]:
+        """Reserve all shares or, raising Exhausted, none. They lapse at ``until``."""
+        alias = router.db_for_write(self.model)
+        rows = self.using(alias)
+        with transaction.atomic(using=alias):
+            # Always in one order, so that no two wait for each other.
+            return [rows._reserve_one(share, until) for share in sorted(shares)]
+
+    def _reserve_one(self, share: Share, until: datetime) -> QuotaReservation:
+        # The first statement writes: SQLite cannot go from reading to writing when others do.
+        if not self._take(share):
+            self.get_or_create(**share.key)
+            counter = self.select_for_update().get(**share.key)
+            counter.release_lapsed()
+            if not self._take(share):
+                raise Exhausted(share, counter.spent + counter.reserved)
+        return QuotaReservation._default_manager.using(self.db).create(
+            counter=self.get(**share.key), units=share.units, expires_at=until
+        )
+
+    def _take(self, share: Share) -> bool:
+        fits = self.filter(**share.key, spent__lte=share.limit - share.units - F("reserved"))
+        return fits.update(reserved=F("reserved") + share.units) > 0
+
+    def settle(self, spent: Iterable[tuple[QuotaReservation, int]]) -> None:
+        """Put what was spent in the place of what was reserved."""
+        alias = router.db_for_write(self.model)
+        with transaction.atomic(using=alias):
+            for reservation, units in spent:
+                counter = self.using(alias).filter(pk=reservation.counter.pk)
+                counter.update(spent=F("spent") + units)
+                if reservation.withdraw():
+                    counter.update(reserved=F("reserved") - reservation.units)
+
+
+class QuotaUsage(models.Model):
+    """A counter: what was spent, and is reserved, since ``starts_at``.
+
+    It counts tokens, or billionths of a US dollar. ``subject`` is the user's key, the
+    agent's label or the tenant.
+    """
+
+    per = models.CharField(_("per"), max_length=10)
+    subject = models.CharField(_("subject"), max_length=255, blank=True, default="")
+    unit = models.CharField(_("unit"), max_length=10)
+    every = models.CharField(_("every"), max_length=10)
+    starts_at = models.DateTimeField(_("starts"))
+    spent = models.BigIntegerField(_("spent"), default=0)
+    reserved = models.BigIntegerField(_("reserved"), default=0)
+
+    objects = QuotaUsageQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("quota usage")
+        verbose_name_plural = _("quota usage")
+        ordering = ("-starts_at",)
+        constraints = [
+            models.UniqueConstraint(
+                fields=["per", "subject", "unit", "every", "starts_at"],
+                name="mlango_quota_counter",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.per} {self.subject} {self.unit} a {self.every}"
+
+    def release_lapsed(self) -> None:
+        """Give back what was reserved by processes that died. The row must be locked."""
+        rows = QuotaReservation._default_manager.using(self._state.db)
+        lapsed = rows.filter(counter=self, expires_at__lte=Now())
+        units = lapsed.aggregate(units=Sum("units", default=0))["units"]
+        if units:
+            lapsed.delete()
+            self.reserved -= units
+            self.save(update_fields=["reserved"], using=self._state.db)
+
+
+class QuotaReservation(models.Model):
+    """What one model call may spend of a counter, until it ends or ``expires_at``."""
+
+    counter = models.ForeignKey(QuotaUsage, models.CASCADE, related_name="reservations")
+    units = models.BigIntegerField()
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        verbose_name = _("quota reservation")
+        verbose_name_plural = _("quota reservations")
+
+    def __str__(self) -> str:
+        return f"{self.units} until {self.expires_at}"
+
+    def withdraw(self) -> bool:
+        """Delete the row; return whether it was still there."""
+        rows = type(self)._default_manager.using(self._state.db)
+        return rows.filter(pk=self.pk).delete()[0] > 0

@@ -1,0 +1,61 @@
+"""An approval outlives the process that asked for it: each command here is one of its own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+
+from mlango.models import Approval, Trace
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PROGRAM = """
+import django, os, sys
+from django.conf import settings
+settings.DATABASES["default"]["NAME"] = os.environ["APPROVALS_DATABASE"]
+django.setup()
+import tests.commands.desk
+from django.core.management import execute_from_command_line as run
+run(["manage.py", *sys.argv[1:]])
+"""
+
+
+def manage(*arguments):
+    """Return the stdout, the stderr and the exit code of a command without a terminal."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ
+        | {
+            "DJANGO_SETTINGS_MODULE": "tests.settings",
+            "APPROVALS_DATABASE": str(connection.settings_dict["NAME"]),
+        },
+    )
+    return done.stdout, done.stderr, done.returncode
+
+
+def test_one_process_asks_another_decides_and_a_third_goes_on():
+    User.objects.create_user("ann")
+
+    out, err, code = manage("agent", "commands.Desk", 'refund {"order": 7}', "--user", "ann")
+    ref = Approval.objects.get().pk[:8]
+    assert (out, code) == ("", 3)
+    assert f"manage.py approvals approve {ref} --user NAME" in err
+
+    _, err, code = manage("approvals", "approve", ref, "--user", "ann", "--no-resume")
+    assert (code, Approval.objects.get().status) == (0, "approved"), err
+    assert Trace.objects.get().status == "waiting"
+
+    out, err, code = manage("approvals", "resume")
+    assert (out, code) == ("Done: refunded 7\n", 0), err
+    trace = Trace.objects.get()
+    assert (trace.status, trace.span_count) == ("finished", trace.spans.count())
+    assert Approval.objects.get().status == "used"
+
+    assert manage("approvals", "resume")[:1] == ("",)

@@ -1,0 +1,355 @@
+"""Quotas: what is reserved before a model call, what is counted after it, and for whom."""
+
+import queue
+import threading
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.db import connections
+from django.utils import timezone
+
+from mlango.agents import Agent, BudgetExceeded, Quota, tool
+from mlango.agents.providers import Completion, Provider, ScriptedProvider, ToolCall, Usage
+from mlango.agents.quotas import period_start
+from mlango.exceptions import Misconfigured, ProviderUnavailable, RunError
+from mlango.models import QuotaReservation, QuotaUsage
+from tests.helpers import Priced
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ANSWER = Completion("Done.", usage=Usage(10, 10))
+EXPECTED = 101  # tokens of a call that says "hi" and may answer with 100
+
+
+class Desk(Agent):
+    class Meta:
+        app_label = "control"
+        max_tokens = 100
+        tracing = False
+        quotas = [Quota(tokens=150, per="user", every="day")]
+
+
+def with_quotas(*given, label="Quoted", **options):
+    meta = type("Meta", (), {"quotas": list(given), "app_label": "control", **options})
+    return type(label, (Desk,), {"Meta": meta, "__module__": __name__})
+
+
+def run(turns=(ANSWER,), agent=Desk, **options):
+    return agent().run("hi", provider=ScriptedProvider(turns), **options)
+
+
+@pytest.fixture
+def user():
+    return get_user_model().objects.create(username="ann")
+
+
+def counter():
+    return QuotaUsage.objects.get()
+
+
+class TestReserving:
+    def test_what_a_call_used_is_counted(self):
+        assert run().ok
+        assert (counter().spent, counter().reserved) == (20, 0)
+        assert not QuotaReservation.objects.exists()
+
+    async def test_it_holds_for_async_runs(self):
+        for ok in (True, True, True, False):
+            done = await Desk().arun("hi", provider=ScriptedProvider([ANSWER]))
+            assert done.ok is ok
+        assert (await QuotaUsage.objects.aget()).spent == 60
+
+    def test_it_is_reserved_while_the_model_is_asked(self):
+        seen = []
+
+        def look(request):
+            seen.append((counter().spent, counter().reserved))
+            return ANSWER
+
+        run([look])
+        assert seen == [(0, EXPECTED)]
+
+    def test_a_run_that_does_not_fit_stops_before_it_asks(self):
+        agent = with_quotas(Quota(tokens=100, per="site", every="day"))
+        provider = ScriptedProvider([ANSWER])
+        events = list(agent().stream("hi", provider=provider))
+        done = events[-1].result
+        assert (done.status, done.stop_reason) == ("stopped", "budget_exceeded")
+        assert done.budget.describe() == {
+            "limit": "tokens",
+            "value": 0,
+            "max": 100,
+            "scope": "site",
+        }
+        assert "may use 101" in done.error
+        assert [event.scope for event in events if isinstance(event, BudgetExceeded)] == ["site"]
+        assert provider.calls == []
+
+    def test_a_call_that_failed_gives_back_what_was_reserved(self, settings):
+        settings.MLANGO = {**settings.MLANGO, "LLM_MAX_RETRIES": 0}
+        with pytest.raises(ProviderUnavailable):
+            run([ProviderUnavailable("down")])
+        assert (counter().spent, counter().reserved) == (0, 0)
+
+    def test_an_attempt_more_reserves_nothing_more(self, settings):
+        settings.MLANGO = {**settings.MLANGO, "LLM_RETRY_BASE_DELAY": 0}
+        assert run([ProviderUnavailable("down"), ANSWER]).ok
+        assert counter().spent == 20
+
+    def test_a_stopped_run_gives_back_what_was_reserved(self):
+        stream = Desk().stream("hi", provider=ScriptedProvider(["one two"]))
+        for event in stream:
+            if event.kind == "text_chunk":
+                break
+        stream.close()
+        assert counter().reserved == 0
+
+    def test_each_step_is_counted_before_its_tools_run(self):
+        seen = []
+
+        @tool
+        def look() -> str:
+            """Look."""
+            seen.append((counter().spent, counter().reserved))
+            return "seen"
+
+        agent = with_quotas(Quota(tokens=1000, per="site", every="day"), tools=[look])
+        use = Completion(tool_calls=[ToolCall("", "look", {})], usage=Usage(5, 5))
+        assert run([use, ANSWER], agent).ok
+        assert seen == [(10, 0)]
+        assert counter().spent == 30
+
+    def test_what_a_dead_process_had_reserved_lapses(self):
+        assert run().ok
+        row = counter()
+        row.reserved = 100
+        row.save()
+        late = timezone.now() - timedelta(seconds=1)
+        QuotaReservation.objects.create(counter=row, units=100, expires_at=late)
+        assert run().ok
+        assert (counter().spent, counter().reserved) == (40, 0)
+
+    def test_what_is_on_its_way_does_not_lapse(self):
+        assert run().ok
+        row = counter()
+        row.reserved = 100
+        row.save()
+        soon = timezone.now() + timedelta(minutes=1)
+        QuotaReservation.objects.create(counter=row, units=100, expires_at=soon)
+        assert run().stop_reason == "budget_exceeded"
+
+    def test_of_several_quotas_all_or_none_are_reserved(self):
+        wide = Quota(tokens=1000, per="site", every="day")
+        narrow = Quota(tokens=50, per="user", every="day")
+        assert run(agent=with_quotas(wide, narrow)).budget.scope == "user"
+        assert all(row.reserved == 0 for row in QuotaUsage.objects.all())
+
+    def test_quotas_of_one_counter_count_once_by_the_lower(self):
+        both = [Quota(tokens=limit, per="site", every="day") for limit in (1000, 110)]
+        agent = with_quotas(*both)
+        assert run(agent=agent).ok
+        assert counter().spent == 20
+        assert run(agent=agent).budget.max == 110
+
+
+class Held(Provider):
+    """Answers when it is let."""
+
+    name = "held"
+    offline = True
+
+    def __init__(self):
+        self.let = threading.Event()
+        self.asked = []
+
+    def complete(self, **request):
+        self.asked.append(1)
+        self.let.wait(60)
+        return Completion("Done.", usage=Usage(EXPECTED, 0))
+
+
+def test_of_sixteen_at_once_only_those_pass_for_whom_there_is_room():
+    agent = with_quotas(Quota(tokens=3 * EXPECTED + 50, per="site", every="month"))
+    provider, ended = Held(), queue.Queue()
+    barrier = threading.Barrier(16)
+
+    def work():
+        try:
+            barrier.wait()
+            ended.put(agent().run("hi", provider=provider).stop_reason)
+        except BaseException as error:
+            ended.put(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    refused = [ended.get(timeout=60) for _ in range(13)]
+    provider.let.set()
+    passed = [ended.get(timeout=60) for _ in range(3)]
+    for thread in threads:
+        thread.join()
+    assert set(refused) == {"budget_exceeded"}
+    assert passed == ["end_turn"] * 3
+    assert len(provider.asked) == 3
+    assert (counter().spent, counter().reserved) == (3 * EXPECTED, 0)
+
+
+class TestWhoIsCounted:
+    def test_each_user_has_a_counter(self, user):
+        run(user=user)
+        run()
+        assert set(QuotaUsage.objects.values_list("subject", "spent")) == {
+            (str(user.pk), 20),
+            ("", 20),
+        }
+
+    def test_each_agent_has_a_counter(self):
+        quota = Quota(tokens=150, per="agent", every="day")
+        for label in ("First", "Second"):
+            run(agent=with_quotas(quota, label=label))
+        subjects = set(QuotaUsage.objects.values_list("subject", flat=True))
+        assert subjects == {"control.First", "control.Second"}
+
+    def test_each_tenant_has_a_counter(self, settings):
+        path = "tests.control.test_quotas.tenant_of"
+        settings.MLANGO = {**settings.MLANGO, "TENANT": path}
+        agent = with_quotas(Quota(tokens=150, per="tenant", every="day"))
+        run(agent=agent, state={"tenant": "acme"})
+        assert counter().subject == "acme"
+
+    def test_without_a_function_there_are_no_tenants(self):
+        agent = with_quotas(Quota(tokens=150, per="tenant", every="day"))
+        with pytest.raises(RunError, match="TENANT"):
+            run(agent=agent)
+
+    def test_the_whole_site_has_one_counter(self, user):
+        quota = Quota(tokens=1000, per="site", every="day")
+        run(agent=with_quotas(quota, label="First"))
+        run(agent=with_quotas(quota, label="Second"), user=user)
+        assert counter().spent == 40
+
+    def test_a_subagent_spends_of_the_quotas_of_its_lead_once(self):
+        quota = Quota(tokens=1000, per="site", every="day")
+        helper = with_quotas(quota, label="Helper")
+        lead = with_quotas(quota, label="Lead", subagents=[helper])
+        use = Completion(
+            tool_calls=[ToolCall("", "helper", {"message": "hi"})], usage=Usage(10, 10)
+        )
+        done = run([use, ANSWER, ANSWER], lead)
+        assert done.ok
+        assert done.tool_results[0].content == "Done."
+        assert counter().spent == 60
+
+    def test_a_subagent_without_quotas_is_kept_to_those_of_its_lead(self):
+        helper = with_quotas(label="Helper")
+        lead = with_quotas(
+            Quota(tokens=EXPECTED + 150, per="agent", every="day"),
+            label="Lead",
+            subagents=[helper],
+        )
+        use = Completion(
+            tool_calls=[ToolCall("", "helper", {"message": "hi"})], usage=Usage(200, 10)
+        )
+        done = run([use, ANSWER, ANSWER], lead)
+        assert done.tool_results[0].is_error
+        assert counter().subject == "control.Lead"
+
+
+def tenant_of(ctx):
+    return ctx.state["tenant"]
+
+
+class TestMoney:
+    @pytest.fixture(autouse=True)
+    def _prices(self, settings):
+        prices = {"openai/known": {"input": 0, "output": 10_000}}
+        settings.MLANGO = {**settings.MLANGO, "PRICES": prices}
+
+    @staticmethod
+    def run(model, quota, answer=ANSWER):
+        provider = Priced([answer])
+        provider.name = "openai"
+        return with_quotas(quota)().run("hi", provider=provider, model=model)
+
+    def test_dollars_are_counted_exactly(self):
+        assert self.run("known", Quota(usd=2, per="site", every="day")).cost == Decimal("0.1")
+        assert counter().spent == 10**8
+        assert counter().reserved == 0
+
+    def test_the_longest_answer_must_fit(self):
+        done = self.run("known", Quota(usd=Decimal("0.99"), per="site", every="day"))
+        assert (done.budget.limit, done.budget.max) == ("usd", Decimal("0.99"))
+        assert self.run("known", Quota(usd=1, per="site", every="day")).ok
+
+    def test_a_model_of_unknown_price_is_refused(self):
+        with pytest.raises(RunError, match="openai/unknown is unknown"):
+            self.run("unknown", Quota(usd=1, per="site", every="day"))
+        assert not QuotaUsage.objects.exists()
+
+    def test_a_model_of_unknown_price_may_be_allowed(self):
+        quota = Quota(usd=1, per="site", every="day", allow_unpriced=True)
+        assert self.run("unknown", quota).ok
+
+
+class TestPeriods:
+    now = datetime(2026, 3, 1, 11, 30, 5, 7, tzinfo=UTC)  # a Sunday; Monday in Auckland
+
+    @pytest.mark.parametrize(
+        ("every", "start"),
+        [
+            ("hour", "2026-03-02T00:00:00+13:00"),
+            ("day", "2026-03-02T00:00:00+13:00"),
+            ("week", "2026-03-02T00:00:00+13:00"),
+            ("month", "2026-03-01T00:00:00+13:00"),
+        ],
+    )
+    def test_they_begin_by_the_clocks_of_the_site(self, settings, every, start):
+        settings.TIME_ZONE = "Pacific/Auckland"
+        with timezone.override("America/New_York"):  # of the user, which does not count
+            assert period_start(every, self.now) == datetime.fromisoformat(start)
+
+    def test_a_day_is_a_day_when_the_clocks_change(self, settings):
+        settings.TIME_ZONE = "Europe/Berlin"
+        noon = datetime(2026, 3, 29, 10, tzinfo=UTC)
+        assert period_start("day", noon).isoformat() == "2026-03-29T00:00:00+01:00"
+
+    def test_the_two_hours_of_one_name_are_two(self, settings):
+        settings.TIME_ZONE = "Europe/Berlin"
+        first = period_start("hour", datetime(2026, 10, 25, 0, 30, tzinfo=UTC))
+        second = period_start("hour", datetime(2026, 10, 25, 1, 30, tzinfo=UTC))
+        assert second.astimezone(UTC) - first.astimezone(UTC) == timedelta(hours=1)
+
+    def test_without_time_zones_it_is_local_time(self, settings):
+        settings.USE_TZ = False
+        assert period_start("week", datetime(2026, 3, 1, 5)) == datetime(2026, 2, 23)
+
+    def test_a_new_period_has_a_new_counter(self):
+        assert run().ok
+        QuotaUsage.objects.update(starts_at=timezone.now() - timedelta(days=2), spent=150)
+        assert run().ok
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({}, "either usd or tokens"),
+        ({"usd": 1, "tokens": 1}, "either usd or tokens"),
+        ({"usd": 0}, "usd=0"),
+        ({"tokens": 1.5}, "tokens=1.5"),
+        ({"usd": True}, "usd=True"),
+        ({"usd": 1, "per": "planet"}, "per='planet'"),
+        ({"usd": 1, "every": "year"}, "every='year'"),
+    ],
+)
+def test_a_wrong_quota_is_refused(wrong, words):
+    with pytest.raises(Misconfigured, match=words):
+        Quota(**{"per": "user", "every": "day", **wrong})
+
+
+def test_quotas_of_another_kind_are_refused():
+    with pytest.raises(Misconfigured, match="a list of Quota"):
+        with_quotas({"usd": 1})
