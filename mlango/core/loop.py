@@ -136,6 +136,8 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
         if not calls:
             while run.steering:
                 said = await _heard(run, run.steering, run.steering_mode, "steer")
+                for event in run.drain():
+                    yield event
                 yield run.emit(Steered, said_text(said))
                 if run.steering_mode != "all":
                     break
@@ -145,6 +147,7 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
                 run.view = None
                 for look in run.controls.before_model:
                     await run.spawn(look(run))
+            if run.outbox:
                 for event in run.drain():
                     yield event
             run.step += 1
@@ -154,6 +157,9 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
                 call = ModelCall(run)
                 try:
                     while (heard := await call.next()) is not None:
+                        if run.outbox:  # told before this was heard
+                            for event in run.drain():
+                                yield event
                         yield heard
                     break
                 except ProviderError as error:
@@ -201,6 +207,8 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
             run.stop(FINISHED, "end_turn")
             return
         said = await _heard(run, run.follow_ups, run.follow_up_mode, "follow_up")
+        for event in run.drain():
+            yield event
         yield run.emit(FollowedUp, said_text(said))
 
 

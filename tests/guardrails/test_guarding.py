@@ -81,25 +81,31 @@ class First(Says):
 NO = Block("Not here.")
 
 
-def in_order(agent, message, provider, **options):
+def streamed(agent, message, provider, **options):
     """Return the run and its events, as plain code reads them."""
     stream = agent.stream(message, provider=provider, **options)
     events = list(stream)
     return stream.run, events
 
 
-async def in_order_async(agent, message, provider, **options):
+async def streamed_async(agent, message, provider, **options):
     async with aclosing(agent.astream(message, provider=provider, **options)) as stream:
         events = [event async for event in stream]
     return stream.run, events
 
 
 def run_sync(*arguments, **options):
-    return in_order(*arguments, **options)
+    return numbered(*streamed(*arguments, **options))
 
 
 def run_async(*arguments, **options):
-    return asyncio.run(in_order_async(*arguments, **options))
+    return numbered(*asyncio.run(streamed_async(*arguments, **options)))
+
+
+def numbered(run, events):
+    """Return what is given, if the events come in the order of their numbers."""
+    assert [event.seq for event in events] == list(range(len(events)))
+    return run, events
 
 
 both = pytest.mark.parametrize("play", [run_sync, run_async])
@@ -477,6 +483,51 @@ def test_rewritten_arguments_that_do_not_fit_are_not_used():
 
     assert sent == []
     assert run.tool_results[0].error_type == "validation"
+
+
+class Everywhere(Guardrail):
+    """Rewrites all that it sees."""
+
+    parallel = False
+
+    def check_input(self, text):
+        return Rewrite(f"{text}!")
+
+    def check_output(self, text):
+        return Rewrite(f"{text}!")
+
+    def check_tool_call(self, name, arguments):
+        return Rewrite(arguments | {"copies": 3})
+
+
+@both
+def test_events_come_in_the_order_of_their_numbers(play):
+    def first(request):
+        stream.steer("and this")
+        stream.follow_up("and that")
+        return Completion("one", call(to="b"), reasoning="hm")
+
+    clerk = agent(Everywhere())
+    provider = ScriptedProvider([first, "two", "three"])
+    if play is run_sync:
+        stream = clerk.stream("hi", provider=provider)
+        events = list(stream)
+    else:
+
+        async def read():
+            nonlocal stream
+            stream = clerk.astream("hi", provider=provider)
+            return [event async for event in stream]
+
+        stream = None
+        events = asyncio.run(read())
+
+    assert [event.seq for event in events] == list(range(len(events)))
+    rewritten = [event.on for event in events if isinstance(event, GuardrailRewrote)]
+    # The call is skipped, because of the message on the way.
+    assert rewritten == ["input", "output", "input", "output", "input", "output"]
+    assert stream.run.text == "three!"
+    assert_stored_as_it_was(stream.run)
 
 
 # -- checks that fail ----------------------------------------------------------------------------
