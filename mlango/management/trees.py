@@ -68,6 +68,8 @@ def span_line(span: Span) -> str:
     facts = [f"{span.duration_s:.2f} s"]
     if span.kind == Span.Kind.LLM:
         facts.append(counted(span.input_tokens + span.output_tokens, "token"))
+    if span.kind == Span.Kind.GUARDRAIL:
+        facts.append(f"{span.attributes.get('on')} {span.attributes.get('verdict')}")
     details = span.attributes.get("details")
     if isinstance(details, dict) and "agent" in details and "trace" in details:
         facts.append(f"trace {one_line(str(details['trace'])[:8])}")  # of the sub-agent
