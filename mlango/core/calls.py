@@ -388,7 +388,7 @@ def _fetch(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) -> None:
 
 async def _in_thread(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) -> Any:
     """Call a plain function. Its slot stays taken until the thread is done with it."""
-    loop = asyncio.get_running_loop()
+    free = slots.once()
     entered = False
 
     def call() -> Any:
@@ -400,13 +400,13 @@ async def _in_thread(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) 
                 value = _collect(run, job, value)
             return value if hasattr(value, "__await__") else _rendered(run, job, tool, value)
         finally:
-            loop.call_soon_threadsafe(slots.free)
+            free()
 
     try:
         value = await (in_thread if tool.thread_sensitive else in_pool)(call)
     finally:
-        if not entered:
-            slots.free()
+        if not entered:  # it may still be, just now
+            free()
     if hasattr(value, "__await__"):
         return await in_thread(_rendered, run, job, tool, await value)
     return value

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mlango.exceptions import ToolError
@@ -66,6 +66,18 @@ class Slots:
         finally:
             with self._lock:
                 self.taken += 1  # without a wait: it is free again in a moment
+
+    def once(self) -> Callable[[], None]:
+        """Return a function that gives one slot back, once, from any thread."""
+        held = [True]
+
+        def free() -> None:
+            with self._lock:
+                is_held = bool(held) and held.pop()
+            if is_held:
+                self.free()
+
+        return free
 
     def free(self) -> None:
         """Give a slot back, to the one who has waited longest."""
