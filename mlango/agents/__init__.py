@@ -6,6 +6,7 @@ from mlango.lazy import exports
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
+    from mlango.agents.compaction import Compaction
     from mlango.agents.guardrails import (
         DenyTopics,
         LLMJudge,
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
         Regex,
         SecretScan,
     )
-    from mlango.agents.compaction import Compaction
     from mlango.agents.hooks import Hooks
     from mlango.agents.memory import (
         BufferMemory,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
         ApprovalDecided,
         ApprovalRequested,
         ArtifactAdded,
-        Compacted,
         BudgetExceeded,
+        Compacted,
         Event,
         Failed,
         FellBack,
@@ -90,8 +90,8 @@ __all__ = [
     "GuardrailContext",
     "GuardrailRewrote",
     "GuardrailTripped",
-    "HandedOff",
     "Halt",
+    "HandedOff",
     "History",
     "Hooks",
     "LLMJudge",

@@ -18,8 +18,10 @@ from mlango.agents.resolve import run_for
 from mlango.agents.resume import aresumed, resumed
 from mlango.agents.streams import AsyncRunStream, RunStream, result_of
 from mlango.agents.subagents import AsTool, tool_of
+from mlango.core.context import Context
 from mlango.core.memory import Memory
 from mlango.core.options import UNSET, Options, build
+from mlango.core.provider import Message
 from mlango.core.run import AgentRun
 from mlango.core.tools import Tool, Toolset
 from mlango.exceptions import Misconfigured, Misused, did_you_mean

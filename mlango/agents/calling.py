@@ -31,4 +31,6 @@ async def called_in(run: Run, function: Callable[..., Any], *arguments: Any) -> 
         if not task.done():
             run.stray.add(task)
             task.add_done_callback(run.stray.discard)
-            task.cancel()
+            # A thread cannot be cancelled, and its end is to be known.
+            if inspect.iscoroutinefunction(function):
+                task.cancel()

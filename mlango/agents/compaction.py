@@ -168,7 +168,12 @@ class Compacting(Control):
             after = self._tokens(run, shorter)
             run.note(Compacted, strategy, before, after, self.covered, pruned, written.error)
             entry = Entry(
-                MEMORY, "compaction", run.next_ordering(), run.step, started_at, monotonic() - clock
+                MEMORY,
+                "compaction",
+                run.next_ordering(),
+                run.step,
+                started_at,
+                monotonic() - clock,
             )
             entry.input = {"strategy": strategy, "covers": [0, self.covered], "pruned": pruned}
             entry.output = written.text or None

@@ -9,6 +9,7 @@ from mlango.core.events import (
     ApprovalDecided,
     ApprovalRequested,
     ArtifactAdded,
+    Compacted,
     Event,
     FellBack,
     FollowedUp,
@@ -124,6 +125,9 @@ def step_line(event: Event) -> str:
             return f"· {event.name} {event.decision} {one_line(event.note)}".rstrip()
         case QuestionAsked():
             return f"? {one_line(event.question)}"
+        case Compacted():
+            tokens = f"{event.tokens_before:,} to {event.tokens_after:,} tokens"
+            return f"· shortened from about {tokens} ({event.strategy})"
         case HandedOff():
             return f"⇒ {event.to_agent} goes on"
         case ArtifactAdded():
