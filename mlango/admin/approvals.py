@@ -41,7 +41,6 @@ class ApprovalAdmin(ReadOnlyAdmin):
     list_display = (
         "__str__",
         "shown_status",
-        "kind",
         "requester",
         "created_at",
         "expires_at",

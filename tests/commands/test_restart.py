@@ -1,6 +1,7 @@
-"""An approval outlives the process that asked for it: each command here is one of its own."""
+"""Approvals across processes: each command here is one of its own."""
 
 import os
+import pty
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 
 from mlango.models import Approval, Trace
+from tests.commands.test_chat import rest_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,6 +25,16 @@ run(["manage.py", *sys.argv[1:]])
 """
 
 
+def environment(**variables):
+    """Return the environment of a process that has the tests' database."""
+    return {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "APPROVALS_DATABASE": str(connection.settings_dict["NAME"]),
+        **variables,
+    }
+
+
 def manage(*arguments):
     """Return the stdout, the stderr and the exit code of a command without a terminal."""
     done = subprocess.run(
@@ -31,11 +43,7 @@ def manage(*arguments):
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ
-        | {
-            "DJANGO_SETTINGS_MODULE": "tests.settings",
-            "APPROVALS_DATABASE": str(connection.settings_dict["NAME"]),
-        },
+        env=environment(),
     )
     return done.stdout, done.stderr, done.returncode
 
@@ -58,4 +66,33 @@ def test_one_process_asks_another_decides_and_a_third_goes_on():
     assert (trace.status, trace.span_count) == ("finished", trace.spans.count())
     assert Approval.objects.get().status == "used"
 
-    assert manage("approvals", "resume")[:1] == ("",)
+
+def test_keys_typed_before_a_call_is_shown_decide_nothing():
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "agent", "commands.Desk"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(TERM="dumb"),
+    ):
+        os.close(theirs)
+        shown = read_until(ours, "you> ")
+        os.write(ours, b'refund {"order": 7}\ny\ny\n')
+        shown += read_until(ours, "waiting > ")
+        os.write(ours, b"q\n")
+        shown += read_until(ours, "you> ")
+        os.write(ours, b"/quit\n")
+        shown += rest_of(ours).decode()
+    os.close(ours)
+
+    assert "It is left waiting." in shown
+    assert Approval.objects.get().status == "pending"
+
+
+def read_until(terminal, text):
+    """Return what a terminal shows until it shows a text."""
+    shown = ""
+    while text not in shown:
+        shown += os.read(terminal, 1024).decode()
+    return shown
