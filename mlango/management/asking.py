@@ -59,7 +59,7 @@ class Asker:
         """Return who decides, with the permissions of this moment."""
         if self._user is None:
             return Operator()
-        return type(self._user)._default_manager.get(pk=self._user.pk)
+        return type(self._user)._default_manager.filter(pk=self._user.pk).first()
 
     def _ask(self, approval: Approval, by: Any) -> None:
         if not approval.may_decide(by):

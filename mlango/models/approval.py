@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from mlango.core.memory import owner_key
 from mlango.core.values import dumps
-from mlango.exceptions import AlreadyDecided
+from mlango.exceptions import AlreadyDecided, Misused
 from mlango.models.json import decoded
 from mlango.models.owned import OwnedQuerySet
 
@@ -135,6 +135,7 @@ class Approval(models.Model):
 
     def approve(self, *, by: Any, note: str = "") -> None:
         """Let the call run as it was shown."""
+        self._expect(self.Kind.TOOL)
         self._decide(by, status=self.Status.APPROVED, note=note)
 
     def reject(self, *, by: Any, reason: str = "") -> None:
@@ -148,12 +149,23 @@ class Approval(models.Model):
 
         Those that a keyword cannot name, such as ``note``, stand in ``changes``.
         """
+        self._expect(self.Kind.TOOL)
         edited = dumps({**self.arguments, **(changes or {}), **more})
         self._decide(by, status=self.Status.APPROVED, note=note, edited_json=edited)
 
     def answer(self, text: str, *, by: Any) -> None:
         """Answer a question."""
+        self._expect(self.Kind.QUESTION)
         self._decide(by, status=self.Status.APPROVED, note=text)
+
+    def _expect(self, kind: str) -> None:
+        """Raise Misused unless it is of this kind: an answer must never let a call run."""
+        if self.kind != kind:
+            raise Misused(
+                f"{self.uuid[:8]} is a question. Use answer() or reject()."
+                if self.kind == self.Kind.QUESTION
+                else f"{self.uuid[:8]} is a call of a tool. Use approve(), edit() or reject()."
+            )
 
     def _decide(self, by: Any, **values: Any) -> None:
         if not self.may_decide(by):

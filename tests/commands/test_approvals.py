@@ -217,6 +217,14 @@ class TestDeciding:
         assert code == 1
         assert Approval.objects.get().status == "pending"
 
+    def test_nothing_is_decided_if_the_run_is_gone(self, manage, ref):
+        Trace.objects.all()._raw_delete("default")
+
+        _, err, code = manage("approvals", "approve", ref, "--user", "ann")
+
+        assert "is not recorded any more." in err
+        assert (code, Approval.objects.get().status) == (1, "pending")
+
     def test_the_run_goes_on_as_its_own_user(self, manage, ann, boss, ref):
         manage("approvals", "approve", ref, "--user", "boss")
 

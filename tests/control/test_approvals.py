@@ -161,6 +161,17 @@ class TestDeciding:
         assert row.edited == {"order": 7, "amount": 5, "note": 1, "by": 2}
         assert row.note == "so"
 
+    def test_an_answer_never_lets_a_call_run(self, ann):
+        wait(ann)
+        row = Row.objects.get()
+        with pytest.raises(Misused, match=r"Use approve\(\), edit\(\) or reject\(\)"):
+            row.answer("no", by=ann)
+        row.kind = "question"
+        for decide in (row.approve, row.edit):
+            with pytest.raises(Misused, match=r"Use answer\(\) or reject\(\)"):
+                decide(by=ann)
+        assert Row.objects.get().status == "pending"
+
     def test_an_edit_that_does_not_fit_is_not_run(self, ann):
         run = wait(ann)
         Row.objects.get().edit(by=ann, amount="much")

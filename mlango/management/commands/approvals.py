@@ -117,7 +117,7 @@ class Command(TerminalCommand):
 
     def _decide(self, approval: Approval, options: dict[str, Any]) -> int:
         by = user_named(options["user"])
-        root = approval.trace.root
+        root = _root_of(approval)
         if not options["no_resume"]:
             agent_of(root)  # nothing is decided if it is gone
         for line in asked(approval):
@@ -166,6 +166,14 @@ def _chosen(options: dict[str, Any]) -> QuerySet[Approval]:
     return approvals.filter(agent=options["agent"]) if options["agent"] else approvals
 
 
+def _root_of(approval: Approval) -> Trace:
+    """Return the run that goes on once an approval is decided."""
+    try:
+        return approval.trace.root
+    except Trace.DoesNotExist:
+        raise CommandError(f"The run {approval.trace_id[:8]} is not recorded any more.") from None
+
+
 def _waiting_run(ref: str) -> Trace:
     trace = _run_of(ref)
     if trace.status != WAITING:
@@ -179,6 +187,6 @@ def _run_of(ref: str) -> Trace:
         return get_trace(ref).root
     except TraceNotFound as error:
         try:
-            return find(ref).trace.root
+            return _root_of(find(ref))
         except CommandError:
             raise CommandError(str(error)) from error
