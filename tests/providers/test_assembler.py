@@ -324,6 +324,7 @@ def test_a_length_limit_without_text_is_told_as_such():
         ),
         ({"prompt_tokens": None, "completion_tokens": "5", "prompt_tokens_details": 4}, Usage()),
         ({"prompt_tokens": -3, "completion_tokens": 2.0}, Usage(0, 2)),
+        ({"prompt_tokens": float("inf"), "completion_tokens": True}, Usage()),
     ],
 )
 def test_usage_is_read_in_every_shape(raw, usage):

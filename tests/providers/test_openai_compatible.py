@@ -88,6 +88,19 @@ async def test_the_key_headers_and_body_are_sent(model, monkeypatch):
     assert [each["Authorization"] for each in model.headers] == ["Bearer one", "Bearer two"]
     assert model.headers[0]["X-Title"] == "Site"
     assert model.requests[0]["provider"] == {"order": ["a"]}
+    assert model.headers[0]["Accept"] == "text/event-stream"
+    assert model.headers[0]["Content-Type"] == "application/json"
+
+
+async def test_a_header_replaces_one_of_our_own(model):
+    own = {"accept": "*/*", "content-type": "application/json; charset=utf-8"}
+    provider = OpenAICompatibleProvider(model.url, headers=own)
+    model.script(says("ok"))
+
+    await collect(provider)
+
+    assert model.headers[0]["Accept"] == "*/*"
+    assert model.headers[0]["Content-Type"] == "application/json; charset=utf-8"
 
 
 async def test_a_missing_key_names_the_variable(model, monkeypatch):
@@ -309,6 +322,13 @@ async def test_lines_may_be_cut_anywhere(provider, model):
     model.script(Answer(pieces))
 
     assert (await collect(provider))[-1].text == "Grüße 🎉"
+
+
+async def test_half_of_a_surrogate_pair_breaks_no_answer(provider, model):
+    half = chunk({"content": "!"}).replace(b"!", rb"\ud83d")
+    model.script(Answer([*texts("Hi"), half, chunk({}, "stop"), *tail()]))
+
+    assert (await collect(provider))[-1].text == "Hi\ud83d"
 
 
 async def test_a_last_line_without_an_end_is_read(provider, model):

@@ -98,6 +98,10 @@ def test_text_that_is_no_unicode_is_sent_all_the_same():
     assert sent(Encoder(), [user("a\ud800b")]) == [user("a?b")]
 
 
+def test_what_is_no_number_is_sent_as_null():
+    assert wire.encode({"a": float("nan"), "b": float("inf")}) == b'{"a":null,"b":null}'
+
+
 def test_images_between_turns_stay_in_their_place():
     messages = [
         tool_message("1", [{"type": "text", "text": "A cat."}, IMAGE]),

@@ -36,6 +36,8 @@ STOP_REASONS = {
     "refusal": Completion.REFUSAL,
     "pause_turn": Completion.PAUSE_TURN,
 }
+# Where nothing else is in a delta, nothing else is looked for.
+PLAIN = frozenset(("role", "content", "tool_calls"))
 # What a model's turn holds beside text and calls, to be sent back as it came.
 BLOCKS = ("reasoning_details", "thinking_blocks")
 FIELDS = ("provider_specific_fields", "extra_content")
@@ -135,6 +137,8 @@ class Assembler:
                 return ()
             self.texts.append(content)
             return (content,)
+        if PLAIN.issuperset(delta):
+            return [*self._text(content), *map(self._call, delta.get("tool_calls") or ())]
         return [*self._thoughts(delta), *self._text(content), *self._rest(delta)]
 
     def feed_whole(self, document: Chunk) -> Iterable[Delta]:

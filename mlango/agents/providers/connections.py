@@ -53,6 +53,7 @@ def _made() -> aiohttp.ClientSession:
         # The run's own clock watches the answer.
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
         cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"Accept": "text/event-stream"},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from mlango.core.messages import size
@@ -18,26 +19,27 @@ def read_usage(raw: Mapping[str, Any]) -> Usage:
     ``prompt_tokens`` count what came from a cache too, as OpenAI, DeepSeek and litellm have
     it. Anthropic's ``input_tokens`` do not, so what was cached is added there.
     """
-    cached_as = _part(raw, "prompt_tokens_details") or _part(raw, "input_tokens_details")
-    read = _first(
-        cached_as.get("cached_tokens"),
-        raw.get("cache_read_input_tokens"),
-        raw.get("prompt_cache_hit_tokens"),
+    cached_as = _part(raw, "prompt_tokens_details", "input_tokens_details")
+    thought = _part(raw, "completion_tokens_details", "output_tokens_details")
+    # Sources repeat each other, so none is added.
+    read = _number(
+        cached_as.get("cached_tokens")
+        or raw.get("cache_read_input_tokens")
+        or raw.get("prompt_cache_hit_tokens")
     )
-    written = _first(
-        cached_as.get("cache_write_tokens"),
-        cached_as.get("cache_creation_tokens"),
-        raw.get("cache_creation_input_tokens"),
+    written = _number(
+        cached_as.get("cache_write_tokens")
+        or cached_as.get("cache_creation_tokens")
+        or raw.get("cache_creation_input_tokens")
     )
     total = _number(raw.get("prompt_tokens"))
     if "prompt_tokens" not in raw:
         total = _number(raw.get("input_tokens"))
         if "input_tokens_details" not in raw:
             total += read + written
-    thought = _part(raw, "completion_tokens_details") or _part(raw, "output_tokens_details")
     return Usage(
         input_tokens=total,
-        output_tokens=_first(raw.get("completion_tokens"), raw.get("output_tokens")),
+        output_tokens=_number(raw.get("completion_tokens") or raw.get("output_tokens")),
         cache_read_tokens=read,
         cache_write_tokens=written,
         reasoning_tokens=_number(thought.get("reasoning_tokens")),
@@ -54,19 +56,16 @@ def estimate(
     )
 
 
-def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part = raw.get(name)
-    return part if isinstance(part, Mapping) else {}
-
-
-def _first(*values: Any) -> int:
-    """Return the first number that is not zero: sources repeat each other, so none is added."""
-    for value in values:
-        if value and (number := _number(value)):
-            return number
-    return 0
+def _part(raw: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """Return the first of the objects in ``raw`` that holds anything."""
+    for name in names:
+        part = raw.get(name)
+        if part and isinstance(part, dict):
+            return part
+    return {}
 
 
 def _number(value: Any) -> int:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return max(0, int(value)) if is_number and value == value else 0
+    if value.__class__ is float:
+        value = int(value) if isfinite(value) else 0
+    return max(0, value) if value.__class__ is int else 0

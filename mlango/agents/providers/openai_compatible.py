@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import AsyncGenerator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mlango.agents.providers import connections
@@ -48,6 +49,7 @@ REMOVABLE = (
     "stop",
     "parallel_tool_calls",
 )
+JSON = "application/json"
 LARGE = 1024 * 1024
 DRAIN_TIMEOUT = 0.1
 
@@ -186,7 +188,7 @@ class OpenAICompatibleProvider(Provider):
         try:
             return await session.post(
                 f"{self.base_url}/chat/completions",
-                data=body if len(body) < LARGE else io.BytesIO(body),
+                data=_payload(body),
                 # Not a variable of this function: a traceback would show it.
                 headers=self._request_headers(),
                 allow_redirects=False,
@@ -232,22 +234,30 @@ class OpenAICompatibleProvider(Provider):
         )
 
     def _request_headers(self) -> dict[str, str]:
-        headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
-        key = self._api_key or os.environ.get(self.api_key_env, "")
+        key = self._api_key or (self.api_key_env and os.environ.get(self.api_key_env))
         if key:
-            headers["Authorization"] = f"Bearer {key.strip()}"
-        elif self.api_key_env:
+            return {"Authorization": f"Bearer {key.strip()}", **self._headers}
+        if self.api_key_env:
             raise AuthenticationFailed(
                 f"The provider {self.name!r} has no key. "
                 f"Set the environment variable {self.api_key_env}.",
                 provider=self.name,
             )
-        return headers | self._headers
+        return self._headers
 
     def _key_name(self) -> str:
         return "" if self._api_key else self.api_key_env
 
 
+def _payload(body: bytes) -> aiohttp.payload.Payload:
+    import aiohttp  # see connections.py
+
+    if len(body) < LARGE:
+        return aiohttp.BytesPayload(body, content_type=JSON)
+    return aiohttp.BytesIOPayload(io.BytesIO(body), content_type=JSON)
+
+
+@lru_cache(maxsize=256)
 def _max_tokens_field(model: str) -> str:
     is_new = COMPLETION_TOKENS.match(model.rpartition("/")[2])
     return "max_completion_tokens" if is_new else "max_tokens"

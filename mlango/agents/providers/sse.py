@@ -6,14 +6,14 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from pydantic_core import from_json
+
 from mlango.agents.providers.assembler import Assembler
 from mlango.agents.providers.failures import in_stream
 from mlango.core.provider import Delta
 from mlango.exceptions import MalformedResponse, ProviderError
 
 MAX_BYTES = 64 * 1024 * 1024  # of one line, or of a document
-
-_decode = json.JSONDecoder().decode
 
 
 class Answer:
@@ -77,7 +77,11 @@ class Answer:
             raise self._malformed(f"more than {MAX_BYTES} bytes in one piece")
 
     def _chunk(self, text: bytes) -> dict[str, Any]:
-        chunk = self._parsed(text)
+        try:
+            value = from_json(text)
+        except ValueError:
+            value = None
+        chunk = value if isinstance(value, dict) else self._parsed(text)
         if "choices" not in chunk or "error" in chunk:
             self._check(chunk)
         return chunk
@@ -89,7 +93,8 @@ class Answer:
 
     def _parsed(self, text: bytes) -> dict[str, Any]:
         try:
-            value = _decode(text.decode())
+            # Takes what a stricter parser refuses, such as half of a surrogate pair.
+            value = json.loads(text.decode())
         except (ValueError, RecursionError):
             what = (
                 "an HTML page; check its base_url" if text.lstrip()[:1] == b"<" else "broken JSON"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Set
 
 logger = logging.getLogger("mlango.providers")
 
@@ -11,6 +12,7 @@ logger = logging.getLogger("mlango.providers")
 OF_SERVER = "stream_options"
 # Nobody set these two, or they are sent under another name.
 QUIET = (OF_SERVER, "max_tokens")
+NONE: frozenset[str] = frozenset()
 
 
 class Unsupported:
@@ -19,8 +21,10 @@ class Unsupported:
     def __init__(self) -> None:
         self._options: dict[str, set[str]] = {}
 
-    def of(self, model: str) -> set[str]:
-        return self._options.get(model, set()) | self._options.get("", set())
+    def of(self, model: str) -> Set[str]:
+        if not self._options:
+            return NONE
+        return self._options.get(model, NONE) | self._options.get("", NONE)
 
     def add(self, provider: str, model: str, option: str) -> None:
         known = self._options.setdefault("" if option == OF_SERVER else model, set())

@@ -11,6 +11,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from pydantic_core import to_json
+
 from mlango.core.messages import text_of
 from mlango.core.provider import Message
 
@@ -26,7 +28,10 @@ _encode = json.JSONEncoder(
 
 def encode(value: Any) -> bytes:
     """Return a value as JSON in UTF-8."""
-    return _encode(value).encode(errors="replace")
+    try:
+        return to_json(value, inf_nan_mode="null")
+    except ValueError:  # half of a surrogate pair, or nothing that JSON can hold
+        return _encode(value).encode(errors="replace")
 
 
 def turns(messages: Iterable[Message], provider: str, model: str) -> Iterator[dict[str, Any]]:
@@ -75,7 +80,7 @@ def _assistant(message: Message, provider: str, model: str) -> dict[str, Any]:
 
     A signature of another model would be refused.
     """
-    turn = _without(message, OWN)
+    turn = dict(_plain(message))
     if not isinstance(turn["content"], str):
         turn["content"] = text_of(turn["content"])
     if turn.get("tool_calls") and not turn["content"]:
