@@ -20,13 +20,12 @@ from mlango.core.context import Context
 from mlango.core.journal import Journal
 from mlango.core.limits import Limits
 from mlango.core.memory import Memory, SessionKey, owner_key
-from mlango.core.messages import check_messages, content_parts, text_of, user_messages
+from mlango.core.messages import content_parts, received, text_of, user_messages
 from mlango.core.options import Options, is_count
 from mlango.core.provider import Message, Provider
 from mlango.core.run import Run
 from mlango.core.threads import in_thread
 from mlango.core.tools import Tool, Toolbox, Toolset
-from mlango.core.values import clean_json
 from mlango.exceptions import Misused, did_you_mean
 from mlango.runtime.sync import Call, close_own_thread, own_thread
 
@@ -189,10 +188,7 @@ def _turn(key: SessionKey | None) -> Any:
 
 
 def _history(history: Any) -> list[Message]:
-    if history is None:
-        return []
-    check_messages(history)
-    return [clean_json(message) for message in history]
+    return [] if history is None else received(history)
 
 
 def _request_options(defaults: Defaults, extra: dict[str, Any]) -> dict[str, Any]:

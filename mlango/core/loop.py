@@ -25,7 +25,7 @@ from mlango.core.events import (
     StepFinished,
     Thinking,
 )
-from mlango.core.messages import open_calls, size, text_of
+from mlango.core.messages import open_calls, repaired, size, text_of
 from mlango.core.model import ModelCall
 from mlango.core.provider import Completion, Message, ToolCall
 from mlango.core.retry import Attempts
@@ -235,7 +235,10 @@ async def _begin(run: Run) -> None:
     if run.turn is not None:
         await run.turn.take(run)
     if run.memory is not None and run.memory_key is not None and not run.is_resumed:
-        run.history = await run.memory.aload(run.memory_key)
+        recalled = await run.memory.aload(run.memory_key)
+        mended = repaired(recalled)
+        # As it was, it may say which traces it comes from.
+        run.history = recalled if mended == recalled else mended
     if run.resolve is not None:
         await run.resolve(run)
     if not run.is_resumed:

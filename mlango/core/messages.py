@@ -46,8 +46,7 @@ def _said(message: Any) -> list[Message]:
             f"not {type(message).__name__}."
         )
     if all(isinstance(item, dict) and "role" in item for item in message):
-        check_messages(message)
-        return [clean_json(item) for item in message]
+        return received(message)
     for part in message:
         if not (isinstance(part, dict) and isinstance(part.get("type"), str)):
             raise Misused(
@@ -271,6 +270,68 @@ def _answers(messages: list[Message], start: int) -> dict[str, Message]:
         if message["role"] == "tool":
             found.setdefault(message["tool_call_id"], message)
     return found
+
+
+def received(messages: Any) -> list[Message]:
+    """Return a copy of a conversation from elsewhere that every provider takes.
+
+    It is repaired, its calls have ids of their own and JSON objects for arguments. Raise
+    Misused for what is no message, or no tool call.
+    """
+    check_messages(messages)
+    return _distinct(repaired([_taken(index, item) for index, item in enumerate(messages)]))
+
+
+def _taken(index: int, given: Message) -> Message:
+    message: Message = clean_json(given)
+    calls = message.pop("tool_calls", None)
+    message["content"] = message.get("content") or ""
+    if message["role"] == "tool" and not isinstance(message.get("tool_call_id"), str):
+        raise Misused(f"Message {index} is the result of a tool: it needs a 'tool_call_id'.")
+    if not calls or message["role"] != "assistant":
+        return message
+    try:
+        return message | {"tool_calls": [_taken_call(call) for call in calls]}
+    except (AttributeError, KeyError, TypeError):
+        raise Misused(
+            f"Message {index}: tool calls are a list of dicts with an 'id' and a 'function', "
+            f"which has a 'name' and 'arguments', not {calls!r:.80}."
+        ) from None
+
+
+def _taken_call(call: Any) -> dict[str, Any]:
+    function = call["function"]
+    return _call(ToolCall(call["id"], function["name"], function.get("arguments") or "{}"))
+
+
+def _distinct(messages: list[Message]) -> list[Message]:
+    """Return paired messages in which no two calls have one id, as Anthropic wants it."""
+    seen: set[str] = set()
+    renamed: dict[str, str] = {}
+    result: list[Message] = []
+    for message in messages:
+        if message.get("tool_calls"):
+            renamed = {}
+            for call in message["tool_calls"]:
+                fresh = _fresh(call["id"], seen)
+                if fresh != call["id"]:
+                    renamed[call["id"]] = call["id"] = fresh
+            if renamed:
+                message.pop("raw_content", None)  # it has the ids that are there twice
+        elif message["role"] == "tool" and message["tool_call_id"] in renamed:
+            message["tool_call_id"] = renamed[message["tool_call_id"]]
+        result.append(message)
+    return result
+
+
+def _fresh(call_id: str, seen: set[str]) -> str:
+    """Return an id that is not among those seen, and add it to them."""
+    fresh, number = call_id, 1
+    while fresh in seen:
+        number += 1
+        fresh = f"{call_id}-{number}"
+    seen.add(fresh)
+    return fresh
 
 
 def turns(messages: list[Message]) -> Iterator[list[Message]]:
