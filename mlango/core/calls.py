@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from time import monotonic, time
 from typing import Any
+
+from django.db import transaction
 
 from mlango.core.context import Context
 from mlango.core.controls import Halt, Parked
@@ -402,14 +405,24 @@ async def _in_thread(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) 
         finally:
             free()
 
+    work = partial(_in_transaction, job, call) if tool.atomic else call
     try:
-        value = await (in_thread if tool.thread_sensitive else in_pool)(call)
+        value = await (in_thread if tool.thread_sensitive else in_pool)(work)
     finally:
         if not entered:  # it may still be, just now
             free()
     if hasattr(value, "__await__"):
         return await in_thread(_rendered, run, job, tool, await value)
     return value
+
+
+def _in_transaction(job: Job, call: Callable[[], Any]) -> Any:
+    """Keep what a call writes only if it ends well, and while someone still waits for it."""
+    with transaction.atomic():
+        value = call()
+        if job.outcome is not None:
+            transaction.set_rollback(True)
+        return value
 
 
 def _collect(run: Run, job: Job, generator: Any) -> Any:

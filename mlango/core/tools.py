@@ -79,6 +79,11 @@ class Tool:
             made = Parameters.from_schema(self.parameters, signature, strict=self.strict)
             _set(self, "parameters", made)
         _set(self, "kind", kind_of(self.fn))
+        if self.atomic and self.is_async:
+            raise ToolDefinitionError(
+                f"The tool {self.name!r} cannot be atomic: it is async, and a transaction belongs "
+                f"to one thread. Make it a plain function, or open transaction.atomic() in one."
+            )
         _set(self, "_schema", self._made_schema())
 
     def _made_schema(self) -> dict[str, Any]:

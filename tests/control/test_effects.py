@@ -1,9 +1,14 @@
 """What a second call of a tool would do decides what may be done again."""
 
-import pytest
+from typing import Any
 
-from mlango.agents import Context, ToolError, tool
+import pytest
+from django.contrib.auth.models import Group
+from django.db import transaction
+
+from mlango.agents import Context, ToolError, ToolResult, tool
 from mlango.agents.providers import ToolCall
+from mlango.core.calls import Job, _in_transaction
 from mlango.core.journal import ListJournal
 from mlango.exceptions import ToolDefinitionError
 from tests.helpers import afinish, finish, new_run
@@ -126,3 +131,102 @@ class TestRetries:
     def test_a_tool_that_does_something_cannot_have_retries(self, effect):
         with pytest.raises(ToolDefinitionError, match="cannot have retries"):
             tool(fail_as_told, effect=effect, retries=1)
+
+
+def test_what_is_written_when_nobody_waits_any_more_is_undone(db):
+    job = Job(ToolCall("", "create", {}), create, 1)
+
+    def late():
+        Group.objects.create(name="staff")
+        job.end("Too late.", "timeout")
+
+    _in_transaction(job, late)
+    assert groups() == []
+
+
+def groups():
+    return sorted(Group.objects.values_list("name", flat=True))
+
+
+@tool(atomic=True)
+def create(name: str, error: str = "") -> Any:
+    """Create a group."""
+    Group.objects.create(name=name)
+    if error == "returned":
+        return ToolResult("No.", is_error=True)
+    if error:
+        raise {"unexpected": RuntimeError, "told": ToolError}[error](error)
+    return "created"
+
+
+@tool(atomic=True)
+def create_in_parts(name: str, error: str = "") -> Any:
+    """Create a group."""
+    Group.objects.create(name=name)
+    yield "half"
+    if error:
+        raise RuntimeError(error)
+
+
+@tool(atomic=True, thread_sensitive=False)
+def create_aside(name: str, error: str = "") -> str:
+    """Create a group."""
+    Group.objects.create(name=name)
+    if error:
+        raise RuntimeError(error)
+    return "created"
+
+
+def creating(tool, **arguments):
+    turns = [[ToolCall("", tool.name, {"name": "staff", **arguments})], "done"]
+    return new_run(turns, [tool], journal=ListJournal())
+
+
+@pytest.mark.django_db(transaction=True)
+class TestAtomic:
+    @pytest.mark.parametrize("tool", [create, create_in_parts, create_aside])
+    def test_what_a_tool_writes_is_kept(self, tool):
+        finish(creating(tool))
+        assert groups() == ["staff"]
+
+    @pytest.mark.parametrize("tool", [create, create_in_parts, create_aside])
+    def test_a_tool_that_raises_leaves_nothing_behind(self, tool):
+        run = finish(creating(tool, error="unexpected"))
+        assert run.tool_results[0].is_error
+        assert groups() == []
+
+    def test_nor_does_one_that_tells_the_model_why(self):
+        run = finish(creating(create, error="told"))
+        assert run.tool_results[0].content == "told"
+        assert groups() == []
+
+    def test_an_error_that_is_returned_keeps_what_was_written(self):
+        assert finish(creating(create, error="returned")).tool_results[0].is_error
+        assert groups() == ["staff"]
+
+    def test_a_tool_that_is_not_atomic_keeps_what_was_written(self):
+        @tool
+        def create_at_once(name: str) -> str:
+            """Create a group."""
+            Group.objects.create(name=name)
+            raise RuntimeError
+
+        finish(creating(create_at_once))
+        assert groups() == ["staff"]
+
+    def test_in_the_callers_transaction_only_the_tools_own_part_is_undone(self):
+        with transaction.atomic():
+            Group.objects.create(name="before")
+            finish(creating(create, error="unexpected"))
+            assert groups() == ["before"]
+        assert groups() == ["before"]
+
+
+async def fetch() -> str:
+    """Fetch."""
+    return ""
+
+
+def test_an_async_tool_cannot_be_atomic():
+    with pytest.raises(ToolDefinitionError, match="a transaction belongs to one thread"):
+        tool(fetch, atomic=True)
