@@ -11,8 +11,6 @@ from functools import partial
 from time import monotonic, time
 from typing import Any
 
-from django.db import transaction
-
 from mlango.core.context import Context
 from mlango.core.controls import Halt, Parked
 from mlango.core.events import Event, ToolCalled, ToolFinished
@@ -418,6 +416,8 @@ async def _in_thread(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) 
 
 def _in_transaction(job: Job, call: Callable[[], Any]) -> Any:
     """Keep what a call writes only if it ends well, and while someone still waits for it."""
+    from django.db import transaction  # the core loads without the ORM
+
     with transaction.atomic():
         value = call()
         if job.outcome is not None:
