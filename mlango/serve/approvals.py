@@ -12,6 +12,7 @@ from mlango.core.memory import owner_key
 from mlango.core.threads import in_thread
 from mlango.exceptions import AlreadyDecided, Misused, did_you_mean
 from mlango.models import Approval
+from mlango.runtime.registry import registry
 from mlango.serve.base import View, Visit, body_of, parsed, visited
 from mlango.serve.json import document, shown
 from mlango.serve.problems import Problem
@@ -101,14 +102,22 @@ def _decide(row: Approval, user: Any, fields: dict[str, Any]) -> None:
 
 async def gone_on(visit: Visit, row: Approval) -> AgentRun | None:
     """Go on with the run and return it; None if somebody else goes on with it already."""
-    agent, trace = visit.agent, row.trace_id
+    agent, trace = await in_thread(_whose, visit, row)
     try:
         if visit.is_async:
-            return await agent.aresume(trace, raise_on_error=False)
-        run: AgentRun = await in_thread(agent.resume, trace, raise_on_error=False)
+            run: AgentRun = await agent.aresume(trace, raise_on_error=False)
+        else:
+            run = await in_thread(agent.resume, trace, raise_on_error=False)
     except Misused:
         return None
     return run
+
+
+def _whose(visit: Visit, row: Approval) -> tuple[Agent, str]:
+    """Return the run to go on with, and its agent: for a sub-agent's call, the lead's."""
+    root = row.trace.root
+    own = visit.agent if root.agent == visit.agent._meta.label else registry.get(root.agent)()
+    return own, root.uuid
 
 
 def run_shown(visit: Visit, row: Approval, run: AgentRun | None) -> dict[str, Any] | None:
