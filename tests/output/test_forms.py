@@ -1,5 +1,7 @@
 """Answers as forms: checked in the form's own words, ready to be saved."""
 
+import asyncio
+
 import pytest
 from django import forms
 from django.contrib.auth.models import Group, User
@@ -115,12 +117,12 @@ def test_a_model_form_saves_a_row_in_the_callers_transaction():
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_a_model_form_is_checked_off_the_event_loop():
-    await Group.objects.acreate(name="taken")
+def test_a_model_form_is_checked_off_the_event_loop():
+    Group.objects.create(name="taken")
     provider = ScriptedProvider(
         [call("final_answer", name="taken"), call("final_answer", name="free")]
     )
-    result = await answering(GroupForm).arun("hi", provider=provider)
+    result = asyncio.run(answering(GroupForm).arun("hi", provider=provider))
     assert result.output.cleaned_data == {"name": "free"}
 
 
