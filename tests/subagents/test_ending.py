@@ -43,7 +43,9 @@ def test_what_one_waits_for_is_given_up_when_the_lead_is_stopped(where, ann):
         lead = stream.run
     assert lead.status == "cancelled"
     statuses = dict(lead.trace.children.values_list("agent", "status"))
-    assert statuses == {"shop.First": "cancelled", "shop.Second": "cancelled"}
+    # The second may not have been started when the first already waited.
+    assert statuses["shop.First"] == "cancelled"
+    assert set(statuses.values()) == {"cancelled"}
     assert Approval.objects.get().status == "expired"
 
 
