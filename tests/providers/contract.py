@@ -5,16 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from contextlib import aclosing
 
 import pytest
 
-from mlango.agents.providers import Completion, ReasoningDelta, ToolCall, ToolCallDelta, Usage
+from mlango.agents.providers import (
+    Completion,
+    ReasoningDelta,
+    RecordingProvider,
+    ReplayProvider,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+)
 from mlango.core.loop import iterate
 from mlango.core.messages import assistant_message, tool_message
 from mlango.core.options import Bounds
 from mlango.core.run import Run
-from mlango.core.tools import Toolbox
+from mlango.core.tools import Toolbox, tool
+from mlango.core.values import dumps
 from mlango.exceptions import (
     AuthenticationFailed,
     ContentFiltered,
@@ -358,6 +368,39 @@ class ProviderContract:
             toolbox=Toolbox([]),
             bounds=Bounds(max_retries=0, **limits),
         )
+
+    async def told(self, provider):
+        """Return the events of a run with a tool as they go over the wire, less the clock."""
+
+        @tool
+        async def add(a: int) -> int:
+            """Add one."""
+            return a + 1
+
+        run = self.run(provider)
+        run.uuid, run.toolbox = "0" * 32, Toolbox([add])
+        return [self.timeless(event.describe()).encode() async for event in iterate(run)]
+
+    @staticmethod
+    def timeless(described):
+        return re.sub(
+            r'"(at|elapsed|duration_s)": ?("[^"]*"|[0-9.e-]+)', r'"\1": 0', dumps(described)
+        )
+
+    async def test_a_recorded_run_tells_the_same_without_the_server(
+        self, provider, model, tmp_path
+    ):
+        both = calls(("id_1", "add", {"a": 1}), ("id_2", "add", {"a": 2}))
+        model.script(both, says("two and three"))
+        path = tmp_path / "cassette.jsonl"
+        live = await self.told(RecordingProvider(provider, path))
+        asked = len(model.requests)
+
+        replayed = await self.told(ReplayProvider(path, strict=True))
+
+        assert replayed == live
+        assert len(model.requests) == asked == 2
+        assert b'"text_chunk"' in b"".join(live)
 
     @pytest.mark.parametrize("pieces", [[STALL], [*texts("Hello "), STALL]])
     async def test_a_silent_server_is_given_up(self, provider, model, pieces):
