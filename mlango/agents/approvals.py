@@ -52,12 +52,12 @@ class Asking(Control):
         assert job.tool is not None
         context = Context(run, job.call, job.ordering)
         wanted = await self._wanted(job, arguments, context)
+        row = await in_thread(_row_of, run, job) if run.is_resumed else None
+        if row is not None:  # what was decided holds, whether or not it would be asked now
+            return await self._decided(run, job, row, arguments)
         if wanted is None:
             job.is_approved = True
             return arguments
-        row = await in_thread(_row_of, run, job) if run.is_resumed else None
-        if row is not None:
-            return await self._decided(run, job, row, arguments)
         if job.tool is ask_question or self.approve is None:
             await self._ask(run, job, wanted, arguments)
         verdict = await _verdict(self.approve, run, job, arguments)

@@ -49,7 +49,8 @@ def controls_for(run: Run, given: dict[str, Any], key: SessionKey | None) -> Con
     controls += hooks.before_others
     if meta.guardrails:
         controls.append(Guarding(meta.guardrails))
-    if meta.permissions or meta.ask_question or run.toolbox.asks:
+    # What was asked before the run waited is decided, whatever the agent says now.
+    if meta.permissions or meta.ask_question or run.toolbox.asks or run.is_resumed:
         controls.append(Asking(meta.permissions, given["approve"]))
     controls += hooks.after_tool
     if meta.output:

@@ -21,7 +21,7 @@ from mlango.core.journal import Journal
 from mlango.core.limits import Limits
 from mlango.core.memory import Memory, SessionKey, owner_key
 from mlango.core.messages import content_parts, received, text_of, user_messages
-from mlango.core.options import Options, is_count
+from mlango.core.options import Bounds, Options, is_count
 from mlango.core.provider import Message, Provider
 from mlango.core.run import Run
 from mlango.core.threads import in_thread
@@ -50,6 +50,7 @@ RUN_OPTIONS = (
     "raise_on_error",
 )
 REQUEST_OPTIONS = ("max_tokens", "temperature", "stop_sequences", "thinking", "effort")
+NOT_YET = ("idempotency_key",)  # the provider must not be given it
 CLOSE = 0.75  # how alike a misspelt option must be to be taken for one
 
 
@@ -59,25 +60,19 @@ def run_for(
     options: dict[str, Any],
     call: Call | None = None,
     lead: Run | None = None,
+    is_resumed: bool = False,
 ) -> Run:
     """Return the Run that ``agent.run(message, **options)`` means; raise Misused early.
 
     ``lead`` is the run that it works for.
     """
     extra = {name: value for name, value in options.items() if name not in RUN_OPTIONS}
-    _refuse_misspelt(agent, extra)
+    _refuse_unknown(agent, extra)
     given = {name: options.get(name) for name in RUN_OPTIONS}
     said = user_messages(message, given["images"], given["files"])
     check_input(said)
     meta = agent._meta
     defaults = defaults_of(type(agent))
-    bounds = defaults.bounds
-    if given["max_steps"] is not None:
-        if not is_count(given["max_steps"]):
-            raise Misused(f"max_steps must be a positive number, not {given['max_steps']!r}.")
-        bounds = replace(bounds, max_steps=given["max_steps"])
-    if not isinstance(given["limits"], Limits | None):
-        raise Misused(f"limits must be Limits(...), not {given['limits']!r}.")
     user = given["user"] or _user_of(given["request"])
     memory, key = _memory(agent, given, user)
     session = _session_key(meta, given, user)
@@ -88,7 +83,7 @@ def run_for(
         model="",
         said=said,
         toolbox=Toolbox(),
-        bounds=bounds,
+        bounds=_bounds(defaults, given),
         request_options=_request_options(defaults, extra),
         journal=_journal(defaults, lead),
         memory=memory,
@@ -109,14 +104,30 @@ def run_for(
         parent=lead.uuid if lead else None,
         lead=lead,
         options=given,
+        is_resumed=is_resumed,
     )
     bind(run, agent, given, session)
     place(run, call)
     return run
 
 
-def _refuse_misspelt(agent: Agent, extra: dict[str, Any]) -> None:
+def _bounds(defaults: Defaults, given: dict[str, Any]) -> Bounds:
+    """Return what bounds a run; raise Misused for an option that cannot."""
+    steps, limits = given["max_steps"], given["limits"]
+    if not isinstance(limits, Limits | None):
+        raise Misused(f"limits must be Limits(...), not {limits!r}.")
+    if steps is None:
+        return defaults.bounds
+    if not is_count(steps):
+        raise Misused(f"max_steps must be a positive number, not {steps!r}.")
+    return replace(defaults.bounds, max_steps=steps)
+
+
+def _refuse_unknown(agent: Agent, extra: dict[str, Any]) -> None:
+    """Raise Misused for what is meant for the run, not for the provider."""
     for name in extra:
+        if name in NOT_YET:
+            raise Misused(f"{type(agent).__name__}.run() does not take {name!r} yet.")
         hint = did_you_mean(name, (*RUN_OPTIONS, *REQUEST_OPTIONS), cutoff=CLOSE)
         if name not in REQUEST_OPTIONS and hint:
             raise Misused(f"{type(agent).__name__}.run() has no option {name!r}.{hint}")

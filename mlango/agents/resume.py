@@ -106,8 +106,7 @@ def _run(
         "session_id": trace.session_key,
         "metadata": trace.metadata,
     }
-    run = run_for(agent, trace.opening["said"], options | begun, call, lead)
-    run.is_resumed = True
+    run = run_for(agent, trace.opening["said"], options | begun, call, lead, is_resumed=True)
     run.uuid = trace.uuid
     run.parent = trace.parent_id
     run.history = found.history

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mlango.core.controls import Control
-from mlango.core.limits import Limiting
+from mlango.core.limits import CALLS, STEPS, Limiting
 from mlango.core.run import Run
 
 
@@ -18,7 +18,7 @@ class Sharing(Control):
 
     async def before_model(self, run: Run) -> None:
         for limiting in limits_above(run):
-            limiting.check_usage()
+            limiting.check(STEPS, CALLS)
 
 
 def limits_above(run: Run) -> Iterator[Limiting]:

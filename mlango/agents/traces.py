@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 
 from mlango.exceptions import TraceNotFound
 from mlango.models import Trace
+from mlango.models.naming import one_named
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
-
-MIN_PREFIX = 8
-MAX_CANDIDATES = 10
-_PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},32}}")
 
 
 def recent_traces(limit: int = 20, agent: Any = None) -> QuerySet[Trace]:
@@ -34,27 +30,13 @@ def get_trace(uuid: str) -> Trace:
 
     Raise TraceNotFound if there is none, or more than one.
     """
-    prefix = str(uuid).strip().replace("-", "").lower()
-    if not _PREFIX.fullmatch(prefix):
-        raise TraceNotFound(
-            f"{uuid!r} is not the id of a trace. Give at least the first {MIN_PREFIX} of its "
-            f"32 characters, which are 0-9 and a-f."
-        )
-    found = list(Trace.objects.filter(uuid__startswith=prefix)[: MAX_CANDIDATES + 1])
-    if not found:
-        raise TraceNotFound(f"No trace has an id that begins with {prefix!r}.")
-    if len(found) > 1:
-        raise TraceNotFound(_ambiguous(prefix, found))
-    return found[0]
+    try:
+        return one_named(Trace.objects.all(), uuid, lambda trace: trace.agent)
+    except LookupError as error:
+        raise TraceNotFound(str(error)) from None
 
 
 aget_trace = sync_to_async(get_trace)
-
-
-def _ambiguous(prefix: str, found: list[Trace]) -> str:
-    names = [f"{trace.uuid} ({trace.agent})" for trace in found[:MAX_CANDIDATES]]
-    more = " and more" if len(found) > MAX_CANDIDATES else ""
-    return f"Several traces begin with {prefix!r}: {', '.join(names)}{more}."
 
 
 def find_trace(uuid: str) -> Trace | None:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 RUN, SESSION = "run", "session"
 REASON = "budget_exceeded"
+STEPS, CALLS = "max_steps", "max_tool_calls"
 ON_EXCEEDED = ("stop", "raise")
-COUNTS = ("max_tokens", "max_input_tokens", "max_output_tokens", "max_steps", "max_tool_calls")
+COUNTS = ("max_tokens", "max_input_tokens", "max_output_tokens", STEPS, CALLS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,15 @@ class Spent:
     steps: int = 0
     tool_calls: int = 0
 
+    def __add__(self, other: Spent) -> Spent:
+        unknown = self.cost is None or other.cost is None
+        return Spent(
+            self.usage + other.usage,
+            None if unknown else self.cost + other.cost,  # type: ignore[operator]
+            self.steps + other.steps,
+            self.tool_calls + other.tool_calls,
+        )
+
     def over(self, limits: Limits) -> Iterator[tuple[str, Any, Any]]:
         """Yield each limit that is reached: its name, what was used, and the limit."""
         used = {
@@ -86,8 +96,8 @@ class Spent:
             "max_input_tokens": self.usage.input_tokens,
             "max_output_tokens": self.usage.output_tokens,
             "max_cost_usd": self.cost,
-            "max_steps": self.steps,
-            "max_tool_calls": self.tool_calls,
+            STEPS: self.steps,
+            CALLS: self.tool_calls,
         }
         for name, value in used.items():
             limit = getattr(limits, name)
@@ -150,51 +160,27 @@ class Limiting(Control):
         self.refuse_unpriced(run)
 
     async def before_model(self, run: Run) -> None:
-        self.check(step=True)
+        # The calls that are allowed may all be made; only one more is too many.
+        self.check(CALLS)
 
     async def before_call(self, run: Run, job: Job, arguments: dict[str, Any]) -> dict[str, Any]:
-        self.check()
+        self.check(STEPS)
         self._calls += 1
         return arguments
 
-    def check(self, *, step: bool = False) -> None:
-        """Halt the run if a limit is reached. Steps are looked at before a model call only."""
+    def check(self, *passed_over: str) -> None:
+        """Halt whoever spends for the run if a limit is reached, but for those passed over."""
         run = self._run
         if run is None:
             return
-        now = Spent(run.usage, run.cost, run.step if step else 0, self._calls)
-        for name, value, limit in now.over(self.limits):
-            # The calls that are allowed may all be made; only one more is too many.
-            if name != "max_tool_calls" or not step:
-                self._trip(run, Budget(name, value, limit, RUN), self.limits)
-        if self.session_limits is not None:
-            for name, value, limit in self._session(now).over(self.session_limits):
-                if name != "max_tool_calls" or not step:
-                    self._trip(run, Budget(name, value, limit, SESSION), self.session_limits)
-
-    def check_usage(self) -> None:
-        """Halt whoever spends for the run if its tokens or its money are used up."""
-        run = self._run
-        if run is None:
-            return
-        now = Spent(run.usage, run.cost)
-        both = ((now, self.limits, RUN), (self._session(now), self.session_limits, SESSION))
+        now = Spent(run.usage, run.cost, run.step, self._calls)
+        both = ((now, self.limits, RUN), (self._before + now, self.session_limits, SESSION))
         for spent, limits, scope in both:
             if limits is None:
                 continue
             for name, value, limit in spent.over(limits):
-                if name not in ("max_steps", "max_tool_calls"):
+                if name not in passed_over:
                     self._trip(run, Budget(name, value, limit, scope), limits)
-
-    def _session(self, now: Spent) -> Spent:
-        before = self._before
-        unknown = before.cost is None or now.cost is None
-        return Spent(
-            before.usage + now.usage,
-            None if unknown else before.cost + now.cost,  # type: ignore[operator]
-            before.steps + now.steps if now.steps else 0,
-            before.tool_calls + now.tool_calls,
-        )
 
     def _trip(self, run: Run, budget: Budget, limits: Limits) -> None:
         if run.budget is None:

@@ -134,13 +134,8 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
     calls = open_calls(run.messages)  # what a run that goes on has left open
     while True:
         if not calls:
-            while run.steering:
-                said = await _heard(run, run.steering, run.steering_mode, "steer")
-                for event in run.drain():
-                    yield event
-                yield run.emit(Steered, said_text(said))
-                if run.steering_mode != "all":
-                    break
+            if run.steering:
+                await _hear_steering(run)
             if _must_stop(run):
                 return
             if run.controls.before_model:
@@ -207,9 +202,7 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
             run.stop(FINISHED, "end_turn")
             return
         said = await _heard(run, run.follow_ups, run.follow_up_mode, "follow_up")
-        for event in run.drain():
-            yield event
-        yield run.emit(FollowedUp, said_text(said))
+        run.note(FollowedUp, said_text(said))
 
 
 def _step_finished(run: Run) -> Event:
@@ -252,6 +245,14 @@ async def _begin(run: Run) -> None:
     await run.journal.open(run)
     for look in run.controls.begin:
         await look(run)
+
+
+async def _hear_steering(run: Run) -> None:
+    while run.steering:
+        said = await _heard(run, run.steering, run.steering_mode, "steer")
+        run.note(Steered, said_text(said))
+        if run.steering_mode != "all":
+            return
 
 
 async def _heard(run: Run, queue: deque[list[Message]], mode: str, name: str) -> list[Message]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -17,31 +16,17 @@ from mlango.exceptions import AlreadyDecided, did_you_mean
 from mlango.management.endings import DENIED, USAGE
 from mlango.management.terminal import Screen, one_line
 from mlango.models import Approval
+from mlango.models.naming import MIN_PREFIX, one_named
 
-MIN_PREFIX = 8
-MAX_CANDIDATES = 10
-PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},32}}")
 QUESTION = Approval.Kind.QUESTION
 
 
 def find(ref: str) -> Approval:
     """Return the approval whose id begins so."""
-    prefix = ref.strip().replace("-", "").lower()
-    if not PREFIX.fullmatch(prefix):
-        raise CommandError(
-            f"{ref!r} is not the id of an approval. Give at least the first {MIN_PREFIX} of its "
-            f"32 characters, which are 0-9 and a-f."
-        )
-    found = list(Approval.objects.filter(uuid__startswith=prefix)[: MAX_CANDIDATES + 1])
-    if not found:
-        raise CommandError(f"No approval has an id that begins with {prefix!r}.")
-    if len(found) > 1:
-        names = [f"{each.uuid} ({each.tool})" for each in found[:MAX_CANDIDATES]]
-        more = " and more" if len(found) > MAX_CANDIDATES else ""
-        raise CommandError(
-            f"Several approvals begin with {prefix!r}: {', '.join(names)}{more}. Give more of it."
-        )
-    return found[0]
+    try:
+        return one_named(Approval.objects.all(), ref, lambda approval: approval.tool)
+    except LookupError as error:
+        raise CommandError(str(error)) from None
 
 
 # -- shown ------------------------------------------------------------------------------------

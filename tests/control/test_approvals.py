@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -178,6 +179,41 @@ class TestDeciding:
         done = go_on(run)
         assert refunds == []
         assert "amount" in done.tool_results[-1].content
+
+    def test_a_decision_holds_though_nobody_would_be_asked_now(self, ann):
+        asks = [True]
+
+        @tool(approval=lambda arguments: asks[0])
+        def pay(amount: int) -> str:
+            """Pay."""
+            refunds.append(amount)
+            return "paid"
+
+        class Payer(Agent):
+            class Meta:
+                app_label = "control"
+                tools = [pay]
+
+        run = wait(ann, [[call("pay", amount=1)]], Payer)
+        Row.objects.get().reject(by=ann, reason="no")
+        asks[0] = False
+        done = go_on(run, agent=Payer)
+        assert refunds == []
+        assert done.tool_results[-1].content == "The call was refused: no"
+
+    def test_a_decision_holds_though_the_tool_asks_no_more(self, ann):
+        run = wait(ann)
+        Row.objects.get().reject(by=ann, reason="no")
+
+        class Changed(Agent):
+            class Meta:
+                app_label = "control"
+                tools = [tool(name="refund")(refund.fn)]
+
+        Changed._meta = replace(Changed._meta, object_name="Desk")
+        done = go_on(run, agent=Changed)
+        assert refunds == []
+        assert done.tool_results[-1].content == "The call was refused: no"
 
     def test_a_run_nobody_decided_about_keeps_waiting(self, ann):
         run = go_on(wait(ann))

@@ -6,7 +6,7 @@ import json
 import pytest
 from django.contrib.auth.models import Group
 from django.core.handlers.asgi import ASGIHandler
-from django.db import connection, connections
+from django.db import connections
 from django.test import Client
 from django.utils.decorators import sync_only_middleware
 
@@ -201,11 +201,8 @@ def test_many_at_once_leave_no_connection(cookies):
     assert {exchange.status for exchange in exchanges} == {200}
     assert all(b"tool results: 0" in exchange.body for exchange in exchanges)
     assert Trace.objects.filter(status="finished").count() == 60
-    if connection.vendor == "postgresql":
-        # SQLite keeps the file of a closed connection open while any other of the process
-        # holds a lock, so there the files tell nothing about connections.
-        connections.close_all()
-        assert_none_is_left(before)
+    connections.close_all()
+    assert_none_is_left(before)
 
 
 def test_an_open_stream_holds_no_connection_of_its_request(cookies):

@@ -67,6 +67,7 @@ def test_a_blocking_tool_of_a_subagent_can_tell_that_it_is_over(where):
     @tool(thread_sensitive=False)
     def work(context: Context) -> str:
         """Work until told to stop."""
+        context.progress("working")
         while not context.cancelled:
             a_moment.wait(0.001)
         ended.set()
@@ -75,7 +76,7 @@ def test_a_blocking_tool_of_a_subagent_can_tell_that_it_is_over(where):
     agent = pair([ask(), "never"], [call("work"), "never"], [work])
     with agent().stream("hi") as stream:
         for event in stream:
-            if event.kind == "tool_called" and event.name == "work":
+            if event.kind == "tool_progress":
                 stream.abort()
             elif event.kind == "tool_finished" and event.name == "researcher":
                 assert event.error_type == "cancelled"

@@ -1,6 +1,7 @@
 """The thread that writes rows, and databases that refuse or are away."""
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from django.db import (
     router,
     transaction,
 )
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from mlango.agents.providers.scripted import call
 from mlango.core.tools import tool
@@ -397,9 +399,10 @@ def open_connections():
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
             )
             return cursor.fetchone()[0]
-    name = str(connection.settings_dict["NAME"])
-    links = Path("/proc/self/fd").iterdir()
-    return sum(os.path.realpath(link) == os.path.realpath(name) for link in links)
+    # Not the open files: SQLite keeps that of a closed connection while another of the
+    # process holds a lock.
+    known = [each for each in gc.get_objects() if isinstance(each, BaseDatabaseWrapper)]
+    return sum(each.connection is not None for each in known)
 
 
 def assert_none_is_left(before):

@@ -8,7 +8,7 @@ from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS
 from django.forms import BaseForm
 
-from mlango.agents.output.kinds import Invalid, OutputType, worded
+from mlango.agents.output.kinds import Invalid, OutputType, bounded, described, worded
 from mlango.core.values import dumps
 from mlango.exceptions import Misconfigured
 
@@ -28,12 +28,6 @@ KINDS: tuple[tuple[type[forms.Field], dict[str, Any]], ...] = (
     (forms.UUIDField, {"type": "string", "format": "uuid"}),
     (forms.JSONField, {}),
 )
-BOUNDS = {
-    "max_length": "maxLength",
-    "min_length": "minLength",
-    "max_value": "maximum",
-    "min_value": "minimum",
-}
 
 
 class FormOutput(OutputType):
@@ -79,17 +73,7 @@ class FormOutput(OutputType):
 
 
 def _property(field: forms.Field) -> dict[str, Any]:
-    schema = _kind(field)
-    for attribute, keyword in BOUNDS.items():
-        bound = getattr(field, attribute, None)
-        if isinstance(bound, int | float) and schema.get("type") in (
-            "string",
-            "number",
-            "integer",
-        ):
-            schema[keyword] = bound
-    told = [str(text) for text in (field.label, field.help_text) if text]
-    return schema | {"description": ". ".join(told)} if told else schema
+    return described(bounded(_kind(field), field), field)
 
 
 def _kind(field: forms.Field) -> dict[str, Any]:

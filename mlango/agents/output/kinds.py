@@ -18,6 +18,28 @@ DESCRIPTION = (
 # The arguments of a tool are an object; an answer that is none is put into one.
 WRAPPED = "answer"
 MAX_PROBLEMS = 10
+# What fields of forms and of serializers call the same, and JSON Schema otherwise.
+BOUNDS = {
+    "max_length": "maxLength",
+    "min_length": "minLength",
+    "max_value": "maximum",
+    "min_value": "minimum",
+}
+BOUNDED = ("string", "number", "integer")
+
+
+def bounded(schema: dict[str, Any], field: Any) -> dict[str, Any]:
+    """Return a field's schema with its bounds."""
+    if schema.get("type") not in BOUNDED:
+        return schema
+    bounds = {keyword: getattr(field, name, None) for name, keyword in BOUNDS.items()}
+    return schema | {key: value for key, value in bounds.items() if isinstance(value, int | float)}
+
+
+def described(schema: dict[str, Any], field: Any) -> dict[str, Any]:
+    """Return a field's schema with its label and its help text."""
+    told = [str(text) for text in (field.label, field.help_text) if text]
+    return schema | {"description": ". ".join(told)} if told else schema
 
 
 class Invalid(Exception):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mlango.agents.output.kinds import OutputType, worded
+from mlango.agents.output.kinds import OutputType, bounded, described, worded
 
 # By the name of a class that a field belongs to; the first counts.
 KINDS: dict[str, dict[str, Any]] = {
@@ -25,12 +25,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "UUIDField": {"type": "string", "format": "uuid"},
     "DictField": {"type": "object"},
     "JSONField": {},
-}
-BOUNDS = {
-    "max_length": "maxLength",
-    "min_length": "minLength",
-    "max_value": "maximum",
-    "min_value": "minimum",
 }
 
 
@@ -61,19 +55,10 @@ def _object(serializer: Any) -> dict[str, Any]:
 
 
 def _property(field: Any) -> dict[str, Any]:
-    schema = _kind(field)
-    for attribute, keyword in BOUNDS.items():
-        bound = getattr(field, attribute, None)
-        if isinstance(bound, int | float) and schema.get("type") in (
-            "string",
-            "number",
-            "integer",
-        ):
-            schema[keyword] = bound
+    schema = bounded(_kind(field), field)
     if field.allow_null and schema:
         schema = {"anyOf": [schema, {"type": "null"}]}
-    told = [str(text) for text in (field.label, field.help_text) if text]
-    return schema | {"description": ". ".join(told)} if told else schema
+    return described(schema, field)
 
 
 def _kind(field: Any) -> dict[str, Any]:
