@@ -44,9 +44,14 @@ async def answer(visit: Visit) -> HttpResponse:
 
 def open_to(visit: Visit) -> list[dict[str, Any]]:
     """Return the open approvals of the agent that the user may decide, oldest first."""
+    rows = Approval.objects.open().select_related("trace").order_by("created_at")
+    return [row.describe() for row in rows if row.may_decide(visit.user) and _is_of(visit, row)]
+
+
+def _is_of(visit: Visit, row: Approval) -> bool:
+    """Return whether the agent, or a sub-agent that works for it, makes the call."""
     label = visit.agent._meta.label
-    rows = Approval.objects.open().filter(agent=label).order_by("created_at")
-    return [row.describe() for row in rows if row.may_decide(visit.user)]
+    return row.agent == label or row.trace.root.agent == label
 
 
 def fields_of(fields: dict[str, Any]) -> dict[str, Any]:
@@ -68,10 +73,9 @@ def fields_of(fields: dict[str, Any]) -> dict[str, Any]:
 
 def decided(visit: Visit, fields: dict[str, Any]) -> Approval:
     """Decide as the fields say and return the row."""
-    label = visit.agent._meta.label
-    row = Approval.objects.filter(pk=fields["approval"], agent=label).first()
+    row = Approval.objects.select_related("trace").filter(pk=fields["approval"]).first()
     # Of what is not his to decide, a user does not learn that it is there.
-    if row is None or not _may_know(visit.user, row):
+    if row is None or not _may_know(visit.user, row) or not _is_of(visit, row):
         raise Problem(404, "There is no such approval.")
     try:
         _decide(row, visit.user, fields)

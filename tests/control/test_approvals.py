@@ -24,6 +24,7 @@ from mlango.agents import (
     tool,
 )
 from mlango.agents.providers import ScriptedProvider, ToolCall
+from mlango.agents.resume import _run, recorded, take
 from mlango.core.messages import open_calls
 from mlango.exceptions import AlreadyDecided, Misused, TraceNotFound
 from mlango.models import Approval as Row
@@ -356,6 +357,14 @@ class TestGoingOn:
         with pytest.raises(Misused, match="is finished"):
             go_on(run)
         assert refunds == [(7, 10)]
+
+    def test_one_of_two_who_looked_at_the_same_moment_goes_on(self, ann):
+        run = wait(ann)
+        agent = Desk()
+        both = [_run(agent, recorded(agent, run, {}), {}) for _ in range(2)]
+        take(both[0])
+        with pytest.raises(Misused, match="is running"):
+            take(both[1])
 
     def test_a_stopped_run_goes_on_with_more_steps(self, ann):
         turns = [[call("look_up", f"call_{i}", order=i)] for i in range(2)]

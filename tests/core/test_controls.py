@@ -107,6 +107,26 @@ async def test_a_refused_call_does_not_run():
     assert run.tool_results[0].content == "Not this one."
 
 
+async def test_a_tool_that_needs_an_approval_does_not_run_without_a_control_that_gives_it():
+    @tool(approval=True)
+    async def erase(number: int) -> str:
+        """Erase an order."""
+        called.append(number)
+
+    class Eraser(Agent):
+        class Meta:
+            tools = [erase]
+            tracing = False
+
+    turns = [[ToolCall("", "erase", {"number": 1})], "ok"]
+    run = run_for(Eraser(), "hi", {"provider": ScriptedProvider(turns)})
+    run.controls = Controls()
+    async for _ in iterate(run):
+        pass
+    assert called == []
+    assert "needs an approval" in run.tool_results[0].content
+
+
 async def test_a_halt_at_a_call_stops_the_run_with_each_call_answered():
     class Stop(Control):
         async def before_call(self, run, job, arguments):

@@ -50,7 +50,26 @@ class Model(ScriptedProvider):
         super().__init__([*type(self).first, "Done."])
 
 
-urlpatterns = [path("desk/", include(Desk.urls))]
+class Lead(Agent):
+    """Leads."""
+
+    class Meta:
+        app_label = "served"
+        subagents = [Desk]
+
+
+class Other(Agent):
+    """Has nothing to do with it."""
+
+    class Meta:
+        app_label = "served"
+
+
+urlpatterns = [
+    path("desk/", include(Desk.urls)),
+    path("lead/", include(Lead.urls)),
+    path("other/", include(Other.urls)),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -177,6 +196,25 @@ def test_a_wrong_decision_is_refused(ann, fields, words):
     response = decide(client_of(ann), **fields)
     assert response.status_code == 400
     assert words in response.json()["detail"]
+
+
+@pytest.mark.parametrize("where", ["lead", "desk"])
+def test_a_call_of_a_sub_agent_is_decided_and_its_lead_goes_on(ann, where):
+    Model.first = [
+        [ToolCall("x", "desk", {"message": "Refund order 7"})],
+        [ToolCall("a", "refund", {"order": 7})],
+        "Desk is done.",
+    ]
+    client = client_of(ann)
+    answer = post(client, "/lead/run/", message="hi").json()
+    (listed,) = client.get(f"/{where}/approvals/").json()["approvals"]
+    assert client.get("/other/approvals/").json() == {"approvals": []}
+    fields = {"approval": listed["approval"], "decision": "approve"}
+    assert post(client, "/other/approvals/", **fields).status_code == 404
+    run = post(client, f"/{where}/approvals/", **fields).json()["run"]
+    assert refunds == [(7, "")]
+    assert (run["agent"], run["trace"]) == ("served.Lead", answer["trace"])
+    assert (run["status"], run["output"]) == ("finished", "Done.")
 
 
 def test_an_unknown_approval_is_not_found(ann):
