@@ -66,6 +66,9 @@ def resolved_bounds(meta: Options) -> Bounds:
         max_tool_args_chars=settings.MAX_TOOL_ARGS_CHARS,
         max_tool_output_chars=settings.MAX_TOOL_OUTPUT_CHARS,
         max_history_chars=settings.MAX_MESSAGE_HISTORY_CHARS,
+        max_artifacts=settings.MAX_ARTIFACTS,
+        max_artifact_bytes=settings.MAX_ARTIFACT_BYTES,
+        max_total_artifact_bytes=settings.MAX_TOTAL_ARTIFACT_BYTES,
     )
 
 

@@ -61,6 +61,9 @@ class Bounds:
     max_tool_args_chars: int | None = 20_000
     max_tool_output_chars: int | None = 20_000
     max_history_chars: int | None = 200_000
+    max_artifacts: int | None = 10
+    max_artifact_bytes: int | None = 50 * 1024 * 1024
+    max_total_artifact_bytes: int | None = 100 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from mlango.core.tasks import start
 from mlango.core.usage import NO_USAGE, Usage
 from mlango.core.values import to_json
 from mlango.core.watch import NEVER, Watch
-from mlango.exceptions import Misused
+from mlango.exceptions import Misused, ToolError
 
 if TYPE_CHECKING:
     from mlango.core.context import Context
@@ -225,6 +225,7 @@ class Run:
     cost: Decimal | None = Decimal(0)
     tool_results: list[ToolOutcome] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
+    artifact_sizes: list[int] = field(default_factory=list)  # also of those on their way
     reply: Completion | None = None
     released: bool = False
     is_muted: bool = False  # whether a control has what was just said kept from readers
@@ -381,7 +382,10 @@ class Run:
     def add_artifact(
         self, call: ToolCall | None, data: bytes | str, mime_type: str, name: str
     ) -> None:
+        """Add a file that a tool made; raise ToolError if it is too much."""
         payload = data.encode() if isinstance(data, str) else bytes(data)
+        self._refuse_artifact(name, len(payload))
+        self.artifact_sizes.append(len(payload))
         artifact = Artifact(payload, mime_type, name)
 
         def add() -> Event:
@@ -389,6 +393,20 @@ class Run:
             return self.emit(ArtifactAdded, name, mime_type, len(payload))
 
         self._tell(add)
+
+    def _refuse_artifact(self, name: str, size: int) -> None:
+        bounds, sizes = self.bounds, self.artifact_sizes
+        for value, limit, what in (
+            (len(sizes) + 1, bounds.max_artifacts, "files in one run (MAX_ARTIFACTS)"),
+            (size, bounds.max_artifact_bytes, "bytes in one file (MAX_ARTIFACT_BYTES)"),
+            (
+                sum(sizes) + size,
+                bounds.max_total_artifact_bytes,
+                "bytes in all files of a run (MAX_TOTAL_ARTIFACT_BYTES)",
+            ),
+        ):
+            if limit is not None and value > limit:
+                raise ToolError(f"The file {name!r} was not added: at most {limit:,} {what}.")
 
     def _tell(self, make: Callable[[], Event]) -> None:
         # Events get their number on the loop's thread, in the order in which they leave.
