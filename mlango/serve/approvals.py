@@ -92,8 +92,6 @@ def _may_know(user: Any, row: Approval) -> bool:
 
 def _decide(row: Approval, user: Any, fields: dict[str, Any]) -> None:
     decision, note = fields["decision"], fields.get("note", "")
-    if (decision == "answer") != (row.kind == row.Kind.QUESTION) and decision != "reject":
-        raise Problem(400, f"A {row.get_kind_display()} cannot be decided with {decision!r}.")
     if decision == "approve":
         row.approve(by=user, note=note)
     elif decision == "reject":

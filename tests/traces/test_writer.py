@@ -401,7 +401,8 @@ def open_connections():
             return cursor.fetchone()[0]
     # Not the open files: SQLite keeps that of a closed connection while another of the
     # process holds a lock.
-    known = [each for each in gc.get_objects() if isinstance(each, BaseDatabaseWrapper)]
+    # And by type(), since isinstance() has lazy objects look at what they stand for.
+    known = [each for each in gc.get_objects() if issubclass(type(each), BaseDatabaseWrapper)]
     return sum(each.connection is not None for each in known)
 
 
