@@ -12,6 +12,7 @@ for pair in 3.11:5.2 3.12:6.1 3.13:6.1; do
     rm -f "$file" # or its versions would be kept
     "$uv" pip compile pyproject.toml --constraint "$pins" --output-file "$file" --quiet \
         --extra dev --extra litellm --extra postgres --extra server \
+        --extra channels --extra redis --extra celery --extra openapi \
         --universal --python-version "$python" --generate-hashes \
         --no-header --no-annotate --no-emit-index-url --no-emit-find-links
     echo "$file: $(grep -c '^[a-z]' "$file") packages"
