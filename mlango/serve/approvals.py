@@ -13,7 +13,8 @@ from mlango.core.threads import in_thread
 from mlango.exceptions import AlreadyDecided, Misused, did_you_mean
 from mlango.models import Approval
 from mlango.runtime.registry import registry
-from mlango.serve.base import View, Visit, body_of, parsed, visited
+from mlango.serve.base import View, Visit, visited
+from mlango.serve.body import body_of, parsed
 from mlango.serve.json import document, shown
 from mlango.serve.problems import Problem
 

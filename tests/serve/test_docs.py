@@ -48,8 +48,8 @@ def test_the_urls_answer(shop, page):
 
 
 def test_every_field_of_the_answer_is_in_the_reference():
-    from mlango.serve import base, json
+    from mlango.serve import body, json
 
     text = (DOCS / "reference" / "serving.md").read_text()
 
-    assert [name for name in (*base.FIELDS, *json.FIELDS) if f"`{name}`" not in text] == []
+    assert [name for name in (*body.FIELDS, *json.FIELDS) if f"`{name}`" not in text] == []

@@ -1,0 +1,76 @@
+"""What a request holds: its body, within its limit, and the fields in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest
+from django.http.request import UnreadablePostError
+
+from mlango.conf import settings
+from mlango.core.values import parse_json
+from mlango.exceptions import did_you_mean
+from mlango.serve.problems import Problem
+
+FIELDS = ("message", "session_id")
+
+
+def fields_of(request: HttpRequest) -> dict[str, str]:
+    """Return the fields of the JSON object in the body; raise a Problem if one is wrong."""
+    fields = parsed(body_of(request))
+    for name, value in fields.items():
+        check_field(name, value)
+    if not fields.get("message", "").strip():
+        raise Problem(400, "The field 'message' must hold the text to answer.")
+    return fields
+
+
+def check_field(name: str, value: Any) -> None:
+    """Raise a Problem for a field that is unknown or of another type."""
+    if name in ("files", "images"):
+        raise Problem(400, f"The field {name!r} is not taken yet. Send text as 'message'.")
+    if name not in FIELDS:
+        hint = did_you_mean(name, FIELDS)
+        known = ", ".join(FIELDS)
+        raise Problem(400, f"There is no field {name!r:.100}.{hint} Fields are: {known}.")
+    if not isinstance(value, str):
+        raise Problem(400, f"The field {name!r} must be a string.")
+
+
+def parsed(body: bytes) -> dict[str, Any]:
+    """Return the JSON object that a body holds."""
+    try:
+        value = parse_json(body)
+    except ValueError as error:
+        raise Problem(400, f"The body cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise Problem(400, "The body must be a JSON object.")
+    return value
+
+
+def body_of(request: HttpRequest) -> bytes:
+    """Return the body; raise a Problem if it is too large, whatever its header says."""
+    limit = settings.MAX_HTTP_BODY_BYTES
+    if limit is not None and declared_length(request) > limit:
+        raise too_large(limit)
+    try:
+        # Not request.body: DATA_UPLOAD_MAX_MEMORY_SIZE is meant for forms.
+        body = request.read() if limit is None else request.read(limit + 1)
+    except UnreadablePostError as error:
+        raise Problem(400, "The body could not be read to its end.") from error
+    if limit is not None and len(body) > limit:
+        raise too_large(limit)
+    return body
+
+
+def declared_length(request: HttpRequest) -> int:
+    """Return what Content-Length says; 0 if that is no number."""
+    try:
+        return int(request.META.get("CONTENT_LENGTH") or 0)
+    except ValueError:
+        return 0
+
+
+def too_large(limit: int) -> Problem:
+    """Return the Problem of a body with more than ``limit`` bytes."""
+    return Problem(413, f"The body has more than {limit} bytes (MAX_HTTP_BODY_BYTES).")
