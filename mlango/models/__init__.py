@@ -1,9 +1,20 @@
-"""The rows: traces with their spans, sessions, approvals, and what was spent of quotas."""
+"""The rows: traces with their spans, sessions, approvals, durable runs, spent quotas."""
 
 from mlango.models.approval import Approval
+from mlango.models.attempt import Attempt
+from mlango.models.durable import DurableRun
 from mlango.models.quota import QuotaReservation, QuotaUsage
 from mlango.models.session import Session
 from mlango.models.span import Span
 from mlango.models.trace import Trace
 
-__all__ = ["Approval", "QuotaReservation", "QuotaUsage", "Session", "Span", "Trace"]
+__all__ = [
+    "Approval",
+    "Attempt",
+    "DurableRun",
+    "QuotaReservation",
+    "QuotaUsage",
+    "Session",
+    "Span",
+    "Trace",
+]

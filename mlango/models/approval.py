@@ -64,6 +64,15 @@ class Approval(models.Model):
     class Kind(models.TextChoices):
         TOOL = "tool", _("tool call")
         QUESTION = "question", _("question")
+        UNKNOWN = "unknown", _("unknown call")
+        CHANGE = "change", _("changed agent")
+
+    class Choice(models.TextChoices):
+        """What somebody says of a call that a crash cut off."""
+
+        HAPPENED = "happened", _("it happened")
+        DID_NOT = "did_not", _("it did not happen")
+        AGAIN = "again", _("run it again")
 
     uuid = models.CharField(primary_key=True, max_length=32, default=new_uuid)
     # As with spans, the run's rows may not be there yet, or live in another transaction.
@@ -91,6 +100,9 @@ class Approval(models.Model):
         related_name="+",
     )
     note = models.TextField(_("note"), blank=True, default="")
+    choice = models.CharField(max_length=10, blank=True, default="", choices=Choice)
+    # Of the tool as it was when this was asked, so that a later change can be seen.
+    tool_digest = models.CharField(max_length=64, blank=True, default="", editable=False)
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
     expires_at = models.DateTimeField(_("expires"), null=True, blank=True)
     decided_at = models.DateTimeField(_("decided"), null=True, blank=True)

@@ -46,9 +46,13 @@ class TraceQuerySet(OwnedQuerySet["Trace"]):
         """
         begun_before = timezone.now() - (older_than or _longest())
         running = self.filter(status=Trace.Status.RUNNING, started_at__lt=begun_before)
-        return running.update(
+        return running.exclude(pk__in=self._durable(running)).update(
             status=Trace.Status.LOST, error="The process ended before the run did."
         )
+
+    def _durable(self, running: TraceQuerySet) -> list[str]:
+        """Return the keys of those that another process goes on with, or with their lead."""
+        return [trace.pk for trace in running if hasattr(trace.root, "durable")]
 
 
 def _longest() -> timedelta:
@@ -67,6 +71,7 @@ class Trace(models.Model):
     """
 
     class Status(models.TextChoices):
+        QUEUED = "queued", _("queued")
         RUNNING = "running", _("running")
         FINISHED = "finished", _("finished")
         STOPPED = "stopped", _("stopped")

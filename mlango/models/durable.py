@@ -1,0 +1,159 @@
+"""DurableRun: a run that outlives its process, who has it, and when it is due.
+
+A run is due from ``due_at`` on: when it was enqueued, or when the lease of a process that
+said no more is over. So one query finds both what nobody has begun and what somebody left.
+All times are those of the database's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connections, models, transaction
+from django.db.models import Case, F, Q, Value, When
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from mlango.models.json import decoded
+from mlango.models.owned import OwnedQuerySet
+from mlango.models.trace import Trace
+
+DEFAULT_QUEUE = "default"
+
+
+class DurableRunQuerySet(OwnedQuerySet["DurableRun"]):
+    """Durable runs, and how each comes to have one process at a time."""
+
+    def due(self, queue: str = DEFAULT_QUEUE) -> DurableRunQuerySet:
+        """Return what can be claimed, the most urgent first."""
+        return self.filter(queue=queue, due_at__lte=Now()).order_by("-priority", "due_at")
+
+    def claim_due(self, queue: str, worker: str, seconds: float, count: int) -> list[DurableRun]:
+        """Claim up to ``count`` runs for a worker, with leases of so many seconds."""
+        with transaction.atomic(using=self.db):
+            found = self.due(queue)
+            if connections[self.db].features.has_select_for_update_skip_locked:
+                found = found.select_for_update(skip_locked=True)
+            pks = list(found.values_list("pk", flat=True)[:count])
+            claimed = [self.claim(pk, worker, seconds) for pk in pks]
+        return [run for run in claimed if run is not None]
+
+    def claim(self, pk: str, worker: str, seconds: float) -> DurableRun | None:
+        """Claim a run if it is due; return None if it is not, or another process was first.
+
+        A run that was held when its lease ended has crashed, at the step that it was at.
+        """
+        with transaction.atomic(using=self.db):
+            due = self.filter(pk=pk, due_at__lte=Now())
+            seen = due.only("token").first()
+            again = ~Q(worker="") & Q(crashed_at=F("progress"))
+            if seen is None or not due.filter(token=seen.token).update(
+                crashes=Case(
+                    When(again, then=F("crashes") + 1),
+                    When(~Q(worker=""), then=Value(1)),
+                    default=F("crashes"),
+                    output_field=models.PositiveSmallIntegerField(),
+                ),
+                crashed_at=Case(When(~Q(worker=""), then=F("progress")), default=F("crashed_at")),
+                **_held(F("token") + 1, worker, seconds),
+            ):
+                return None
+            Trace.objects.using(self.db).filter(pk=pk).update(status=Trace.Status.RUNNING)
+            return self.get(pk=pk)
+
+    def take(self, pk: str, worker: str, seconds: float) -> DurableRun | None:
+        """Claim a run that waits, stopped or failed, for a process that goes on with it."""
+        resting = self.filter(pk=pk, due_at__isnull=True)
+        held = _held(F("token") + 1, worker, seconds)
+        return self.get(pk=pk) if resting.update(cancel_requested=False, **held) else None
+
+    def held(self, pk: str, token: int) -> DurableRunQuerySet:
+        """Return the run while this token still holds it."""
+        return self.filter(pk=pk, token=token, due_at__isnull=False).exclude(worker="")
+
+    def renew(self, worker: str, pks: Iterable[str], seconds: float) -> dict[str, DurableRun]:
+        """Lengthen a worker's leases; return the rows of those that it still has, by key."""
+        mine = self.filter(pk__in=list(pks), worker=worker, due_at__isnull=False)
+        mine.update(due_at=_in(seconds))
+        return {run.pk: run for run in mine.only("token", "cancel_requested")}
+
+    def give_back(self, pk: str, token: int, seconds: float = 0.0) -> bool:
+        """Give a run back to be claimed by anyone, after so many seconds."""
+        return bool(self.held(pk, token).update(worker="", due_at=_in(seconds)))
+
+    def rest(self, pk: str, token: int) -> bool:
+        """End a lease on a run that has ended or waits: nothing is due any more."""
+        held = self.held(pk, token)
+        return bool(held.update(worker="", due_at=None, crashes=0, crashed_at=None))
+
+    def wake(self, pk: str) -> bool:
+        """Have a run that waits be claimed."""
+        waiting = self.filter(pk=pk, due_at__isnull=True, trace__status=Trace.Status.WAITING)
+        return bool(waiting.update(due_at=Now()))
+
+
+def _in(seconds: float) -> Any:
+    return Now() + timedelta(seconds=seconds)
+
+
+def _held(token: Any, worker: str, seconds: float) -> dict[str, Any]:
+    return {"token": token, "worker": worker, "due_at": _in(seconds)}
+
+
+class DurableRun(models.Model):
+    """What it takes to begin a run, or go on with it, in any process.
+
+    ``token`` counts the processes that had it: what an earlier one still writes is refused.
+    ``progress`` counts what was finished in it; ``crashes`` those that happened in a row
+    while it stood at ``crashed_at``.
+    """
+
+    trace = models.OneToOneField(
+        Trace, models.CASCADE, primary_key=True, related_name="durable", db_constraint=False
+    )
+    agent = models.CharField(_("agent"), max_length=200)
+    owner_key = models.CharField(max_length=255, blank=True, default="", editable=False)
+    request_json = models.TextField(blank=True, default="")
+    idempotency_key = models.CharField(max_length=255, null=True, blank=True)
+    request_digest = models.CharField(max_length=64, blank=True, default="")
+    queue = models.CharField(_("queue"), max_length=32, default=DEFAULT_QUEUE)
+    priority = models.SmallIntegerField(_("priority"), default=0)
+    due_at = models.DateTimeField(_("due"), null=True, blank=True)
+    token = models.PositiveIntegerField(default=0)
+    worker = models.CharField(_("worker"), max_length=64, blank=True, default="")
+    progress = models.PositiveIntegerField(default=0)
+    crashes = models.PositiveSmallIntegerField(_("crashes"), default=0)
+    crashed_at = models.PositiveIntegerField(null=True, blank=True)
+    cancel_requested = models.BooleanField(default=False)
+
+    # {"said", "config" of the agent, "options" of the run}
+    request = decoded("request_json", empty={})
+
+    objects = DurableRunQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("durable run")
+        verbose_name_plural = _("durable runs")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["agent", "owner_key", "idempotency_key"], name="mlango_durable_key"
+            )
+        ]
+        # Only what is still to be done is in the index, however many runs have ended.
+        indexes = [
+            models.Index(
+                fields=["queue", "-priority", "due_at"],
+                condition=Q(due_at__isnull=False),
+                name="mlango_durable_due",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.agent} {self.pk[:8]}"
+
+    @property
+    def lease_until(self) -> datetime | None:
+        """Until when a process has the run, if it says no more; None if nobody has it."""
+        return self.due_at if self.worker else None

@@ -1,0 +1,159 @@
+"""Who has a durable run: claims, leases and tokens, as the rows tell."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+from django.db import connection, connections
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from mlango.models import DurableRun, Trace
+
+pytestmark = pytest.mark.django_db
+
+SECONDS = 30
+
+
+def queued(uuid="1", **fields):
+    """Return the key of a run that waits to be begun."""
+    Trace.objects.create(uuid=uuid, agent="a.A", status="queued", started_at=timezone.now())
+    DurableRun.objects.create(pk=uuid, agent="a.A", due_at=Now(), **fields)
+    return uuid
+
+
+def let_lapse(uuid):
+    DurableRun.objects.filter(pk=uuid).update(due_at=Now() - timedelta(seconds=1))
+
+
+def claim(uuid, worker="w1"):
+    return DurableRun.objects.claim(uuid, worker, SECONDS)
+
+
+def test_a_claimed_run_is_running_and_has_a_token():
+    run = claim(queued())
+
+    assert (run.token, run.worker, run.trace.status) == (1, "w1", "running")
+    assert run.lease_until > timezone.now()
+
+
+def test_a_run_that_is_held_cannot_be_claimed():
+    uuid = queued()
+    claim(uuid)
+
+    assert claim(uuid, "w2") is None
+
+
+def test_a_lease_that_has_lapsed_is_claimed_with_the_next_token():
+    uuid = queued()
+    first = claim(uuid)
+    let_lapse(uuid)
+
+    second = claim(uuid, "w2")
+
+    assert second.token == first.token + 1
+    assert not DurableRun.objects.held(uuid, first.token).exists()
+    assert DurableRun.objects.held(uuid, second.token).exists()
+
+
+def test_what_a_process_gives_back_is_no_crash():
+    uuid = queued()
+    run = claim(uuid)
+
+    assert DurableRun.objects.give_back(uuid, run.token)
+    assert claim(uuid, "w2").crashes == 0
+
+
+def test_crashes_are_counted_while_nothing_is_finished_between_them():
+    uuid = queued()
+    seen = []
+    for _ in range(3):
+        claim(uuid)
+        let_lapse(uuid)
+        seen.append(claim(uuid).crashes)
+        let_lapse(uuid)
+    DurableRun.objects.filter(pk=uuid).update(progress=7)
+
+    assert seen == [1, 3, 5]
+    assert claim(uuid).crashes == 1
+
+
+def test_a_worker_that_renews_learns_what_it_has_lost():
+    mine, stolen = queued("1"), queued("2")
+    claim(mine)
+    claim(stolen)
+    let_lapse(stolen)
+    claim(stolen, "w2")
+
+    assert set(DurableRun.objects.renew("w1", [mine, stolen], SECONDS)) == {mine}
+
+
+def test_a_run_that_rests_is_not_due_until_it_is_woken():
+    uuid = queued()
+    run = claim(uuid)
+    DurableRun.objects.rest(uuid, run.token)
+    Trace.objects.filter(pk=uuid).update(status="waiting")
+    assert not DurableRun.objects.due().exists()
+
+    assert DurableRun.objects.wake(uuid)
+    assert claim(uuid).token == 2
+
+
+def test_the_most_urgent_run_goes_first_then_the_oldest():
+    queued("1")
+    queued("2")
+    queued("3", priority=5)
+    queued("4", queue="other")
+    DurableRun.objects.filter(pk="2").update(due_at=Now() - timedelta(minutes=1))
+
+    claimed = DurableRun.objects.claim_due("default", "w1", SECONDS, 2)
+
+    assert [run.pk for run in claimed] == ["3", "2"]
+
+
+def test_a_run_for_later_is_not_due():
+    queued("1")
+    DurableRun.objects.filter(pk="1").update(due_at=Now() + timedelta(hours=1))
+
+    assert not DurableRun.objects.claim_due("default", "w1", SECONDS, 5)
+
+
+def test_a_claim_reads_an_index_however_many_wait():
+    now = timezone.now()
+    Trace.objects.bulk_create(
+        Trace(uuid=f"{n:032x}", agent="a.A", status="queued", started_at=now)
+        for n in range(10_000)
+    )
+    DurableRun.objects.bulk_create(
+        DurableRun(trace_id=f"{n:032x}", agent="a.A", due_at=now, priority=n % 3)
+        for n in range(10_000)
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+
+    plan = DurableRun.objects.due()[:10].explain()
+
+    assert "mlango_durable_due" in plan
+    assert "sort" not in plan.lower().replace("incremental sort", "")
+    assert "TEMP B-TREE" not in plan
+
+
+@pytest.mark.django_db(transaction=True)
+def test_many_threads_claim_each_run_once():
+    uuids = [queued(f"{n:02}") for n in range(20)]
+    claimed = []
+
+    def work(name):
+        try:
+            while found := DurableRun.objects.claim_due("default", name, SECONDS, 3):
+                claimed.extend(run.pk for run in found)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work, args=(f"w{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(claimed) == uuids
