@@ -55,6 +55,7 @@ DEFAULTS: dict[str, Any] = {
     "TRACING": True,
     "TRACE_WRITES": "behind",
     "CAPTURE_CONTENT": True,
+    "RETENTION": None,
     "LEASE_SECONDS": 30,
     "SESSION_WAIT": 30.0,
     # Quotas
@@ -82,6 +83,7 @@ BOUNDS = (
     "MAX_ARTIFACTS",
     "MAX_ARTIFACT_BYTES",
     "MAX_TOTAL_ARTIFACT_BYTES",
+    "RETENTION",
 )
 # These cannot be switched off.
 COUNTS = ("MAX_PARALLEL_TOOLS", "MAX_SYNC_THREAD_WORKERS", "LEASE_SECONDS")
@@ -97,6 +99,7 @@ FRACTIONS = {
     "TOOL_QUEUE_TIMEOUT",
     "SESSION_WAIT",
     "LEASE_SECONDS",
+    "RETENTION",
 }
 
 

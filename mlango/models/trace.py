@@ -80,6 +80,9 @@ class Trace(models.Model):
         FAILED = "failed", _("failed")
         LOST = "lost", _("lost")
 
+    # Of these nothing more is to come, unless someone resumes them.
+    ENDED = (Status.FINISHED, Status.STOPPED, Status.CANCELLED, Status.FAILED, Status.LOST)
+
     # 32 lowercase hex characters: also valid as the trace id of W3C and OpenTelemetry.
     uuid = models.CharField(primary_key=True, max_length=32)
     agent = models.CharField(_("agent"), max_length=200)

@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 
 from mlango.agents.traces import get_trace
 from mlango.exceptions import MlangoError, TraceNotFound
+from mlango.management import removing
 from mlango.management.base import TerminalCommand, count
 from mlango.management.endings import OK
 from mlango.management.printing import counted
@@ -26,13 +27,13 @@ PERIOD = 0.5  # seconds between two looks at a run that goes on
 
 
 class Command(TerminalCommand):
-    """Lists traces, shows, follows and exports one."""
+    """Lists traces, shows, follows and exports one, and deletes what may go."""
 
-    help = "List the newest traces, or show, follow or export one."
+    help = "List the newest traces; show, follow or export one; delete old ones."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         actions = parser.add_subparsers(
-            dest="action", required=True, metavar="list|show|tail|export"
+            dest="action", required=True, metavar="list|show|tail|export|prune|erase"
         )
         listing = actions.add_parser("list", help="list the newest traces, newest first")
         listing.add_argument("--agent", metavar="LABEL", help="only those of this agent")
@@ -58,16 +59,22 @@ class Command(TerminalCommand):
         exporting.add_argument(
             "--cassette", metavar="FILE", required=True, help="a cassette to be replayed"
         )
+        removing.add_arguments(actions)
 
     def perform(self, options: dict[str, Any]) -> int:
-        if options["action"] == "list":
-            self._list(options)
-        elif options["action"] == "show":
-            self._show(_found(options["ref"]), options)
-        elif options["action"] == "tail":
-            self._tail(_found(options["ref"]))
-        else:
-            self._export(_found(options["ref"]), options["cassette"])
+        match options["action"]:
+            case "list":
+                self._list(options)
+            case "show":
+                self._show(_found(options["ref"]), options)
+            case "tail":
+                self._tail(_found(options["ref"]))
+            case "export":
+                self._export(_found(options["ref"]), options["cassette"])
+            case "prune":
+                removing.prune(self.err, options)
+            case "erase":
+                removing.erase_user(self.err, options)
         return OK
 
     def _list(self, options: dict[str, Any]) -> None:
