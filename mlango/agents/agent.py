@@ -206,6 +206,12 @@ class Agent:
         endpoint: Any = import_string("mlango.serve.approvals.endpoint")
         return endpoint(cls(**config), permission)  # type: ignore[no-any-return]
 
+    @classmethod
+    def as_consumer(cls, *, permission: str = "", **config: Any) -> Any:
+        """Return an ASGI application for a WebSocket's route; needs Channels. See as_endpoint."""
+        endpoint: Any = import_string("mlango.serve.consumer.endpoint")
+        return endpoint(cls(**config), permission)
+
     urls: ClassVar[Any] = Urls()
 
     # -- telling about itself -----------------------------------------------------------------

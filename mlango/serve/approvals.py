@@ -105,7 +105,7 @@ def _decide(row: Approval, user: Any, fields: dict[str, Any]) -> None:
 
 async def gone_on(visit: Visit, row: Approval) -> AgentRun | None:
     """Go on with the run and return it; None if somebody else goes on with it already."""
-    agent, trace = await in_thread(_whose, visit, row)
+    agent, trace = await in_thread(whose, visit, row)
     try:
         if visit.is_async:
             run: AgentRun = await agent.aresume(trace, raise_on_error=False)
@@ -116,7 +116,7 @@ async def gone_on(visit: Visit, row: Approval) -> AgentRun | None:
     return run
 
 
-def _whose(visit: Visit, row: Approval) -> tuple[Agent, str]:
+def whose(visit: Visit, row: Approval) -> tuple[Agent, str]:
     """Return the run to go on with, and its agent: for a sub-agent's call, the lead's."""
     root = row.trace.root
     own = visit.agent if root.agent == visit.agent._meta.label else registry.get(root.agent)()

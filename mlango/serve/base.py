@@ -143,14 +143,25 @@ def user_of(request: HttpRequest, needed: list[str]) -> Any:
 
 def permitted(request: HttpRequest, needed: list[str]) -> Any:
     """Return the user of a session; raise a Problem if that is nobody or may not do this."""
+    user = logged_in(request)
+    check_csrf(request)
+    check_permissions(user, needed)
+    return user
+
+
+def logged_in(request: HttpRequest) -> Any:
+    """Return the user of a session; raise a Problem if that is nobody."""
     user = request.user
     if not user.is_authenticated:
         raise Problem(401, "Log in first.", headers={"WWW-Authenticate": "Session"})
-    check_csrf(request)
+    return user
+
+
+def check_permissions(user: Any, needed: list[str]) -> None:
+    """Raise a Problem unless the user has all permissions."""
     for permission in needed:
         if not user.has_perm(permission):
             raise Problem(403, f"This needs the permission {permission!r}.")
-    return user
 
 
 class Csrf(CsrfViewMiddleware):

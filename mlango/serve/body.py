@@ -17,7 +17,11 @@ FIELDS = ("message", "session_id")
 
 def fields_of(request: HttpRequest) -> dict[str, str]:
     """Return the fields of the JSON object in the body; raise a Problem if one is wrong."""
-    fields = parsed(body_of(request))
+    return checked(parsed(body_of(request)))
+
+
+def checked(fields: dict[str, Any]) -> dict[str, str]:
+    """Return the fields that a run is asked for with; raise a Problem if one is wrong."""
     for name, value in fields.items():
         check_field(name, value)
     if not fields.get("message", "").strip():

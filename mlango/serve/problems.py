@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from http import HTTPStatus
+from typing import Any
 from uuid import uuid4
 
 from django.http import HttpResponse
@@ -30,18 +31,20 @@ class Problem(Exception):
         self.id = id or uuid4().hex
         self.headers = headers
 
-    def response(self) -> HttpResponse:
-        """Log the problem and return what the client reads."""
+    def document(self) -> dict[str, Any]:
+        """Log the problem and return what tells a client of it."""
         logger.info("%d (%s): %s", self.status, self.id, self.detail)
-        document = {
-            "type": "about:blank",
+        return {
             "title": self.status.phrase,
             "status": self.status.value,
             "detail": self.detail,
             "id": self.id,
         }
+
+    def response(self) -> HttpResponse:
+        """Log the problem and return what the client reads."""
         return HttpResponse(
-            dumps(document),
+            dumps({"type": "about:blank", **self.document()}),
             content_type=CONTENT_TYPE,
             status=self.status,
             headers=self.headers,

@@ -1,0 +1,113 @@
+"""Agents over WebSockets, with Channels: ``path("ws/", Support.as_consumer())``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from channels.consumer import AsyncConsumer, get_handler_name
+from channels.exceptions import StopConsumer
+
+from mlango.conf import settings
+from mlango.serve.frames import said
+from mlango.serve.problems import Problem
+from mlango.serve.sockets import Socket
+
+if TYPE_CHECKING:
+    from mlango.agents.agent import Agent
+
+POLICY_VIOLATION, TOO_BIG = 1008, 1009
+# As with events: proxies close what is silent for long, and a server may send no pings.
+HEARTBEAT_SECONDS = 15.0
+DENIAL = "websocket.http.response"
+
+
+def endpoint(agent: Agent, permission: str) -> Any:
+    """Return an ASGI application that talks with ``agent`` over a WebSocket."""
+    return AgentConsumer.as_asgi(agent=agent, permission=permission)
+
+
+class AgentConsumer(AsyncConsumer):  # type: ignore[misc]  # channels has no types
+    """One WebSocket of an agent; what is said over it is in Socket."""
+
+    def __init__(self, agent: Agent, permission: str = "") -> None:
+        self.agent = agent
+        self.needed = [each for each in (agent._meta.permission, permission) if each]
+        self.socket: Socket | None = None
+        self.beat: asyncio.TimerHandle | None = None
+        self.beating: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            if self.beat is not None:
+                self.beat.cancel()
+            if self.socket is not None:
+                await self.socket.leave()
+
+    async def dispatch(self, message: dict[str, Any]) -> None:
+        # Not Channels' own, which takes a turn of a thread for each frame, to close database
+        # connections; here none is left open.
+        await getattr(self, get_handler_name(message))(message)
+
+    async def websocket_connect(self, message: dict[str, Any]) -> None:
+        socket = Socket(self.agent, self.needed, self.scope, self.tell)
+        try:
+            await socket.enter()
+        except Problem as problem:
+            await self.deny(problem)
+            raise StopConsumer from None
+        self.socket = socket
+        await self.send({"type": "websocket.accept"})
+        self.wait()
+
+    async def websocket_receive(self, message: dict[str, Any]) -> None:
+        limit, text = settings.MAX_FRAME_BYTES, message.get("text")
+        size = len(message.get("bytes") or b"") if text is None else len(text.encode())
+        if limit is not None and size > limit:
+            reason = f"A frame has more than {limit} bytes (MAX_FRAME_BYTES)."
+            await self.close(TOO_BIG, reason)
+        if self.socket is not None:
+            await self.socket.hear(text)
+
+    async def websocket_disconnect(self, message: dict[str, Any]) -> None:
+        raise StopConsumer
+
+    async def tell(self, text: str) -> None:
+        """Send a text frame."""
+        await self.send({"type": "websocket.send", "text": text})
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close the socket; the client reads why."""
+        await self.send({"type": "websocket.close", "code": code, "reason": reason})
+        raise StopConsumer
+
+    async def deny(self, problem: Problem) -> None:
+        """Refuse the socket with the problem where the server can send one, else with a 403."""
+        if DENIAL not in (self.scope.get("extensions") or {}):
+            await self.send({"type": "websocket.close", "code": POLICY_VIOLATION})
+            return
+        response = problem.response()
+        headers = [(name.lower().encode(), value.encode()) for name, value in response.items()]
+        await self.send(
+            {"type": f"{DENIAL}.start", "status": response.status_code, "headers": headers}
+        )
+        await self.send({"type": f"{DENIAL}.body", "body": response.content})
+
+    # -- while nothing is said ------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """Have a heartbeat sent in a while."""
+        loop = asyncio.get_running_loop()
+        self.beat = loop.call_later(HEARTBEAT_SECONDS, self._beat)
+
+    def _beat(self) -> None:
+        self.beating = asyncio.ensure_future(self._tell_beat())
+
+    async def _tell_beat(self) -> None:
+        try:
+            await self.tell(said("heartbeat"))
+        except OSError:  # the client has gone
+            return
+        self.wait()
