@@ -168,22 +168,29 @@ class Agent:
 
     # -- serving ------------------------------------------------------------------------------
 
-    # Both views lie floors above and import agents, so they are found by name at first use.
+    # The views lie floors above and import agents, so they are found by name at first use.
 
     @classmethod
-    def as_endpoint(cls, *, permission: str = "", **config: Any) -> Callable[..., Any]:
+    def as_endpoint(cls, **options: Any) -> Callable[..., Any]:
         """Return a view that runs the agent and answers with JSON when the run has ended.
 
         It asks for a login and, if given, a Django ``permission`` such as ``"shop.ask"``.
+        ``authentication_classes``, ``permission_classes``, ``throttle_classes`` and
+        ``throttle_scope`` are those of Django REST framework; the rest is the agent's own.
         """
-        endpoint: Any = import_string("mlango.serve.json.endpoint")
-        return endpoint(cls(**config), permission)  # type: ignore[no-any-return]
+        return cls._served("json", options)
 
     @classmethod
-    def as_stream_endpoint(cls, *, permission: str = "", **config: Any) -> Callable[..., Any]:
+    def as_stream_endpoint(cls, **options: Any) -> Callable[..., Any]:
         """Return a view that answers with the run's events as they happen; see as_endpoint."""
-        endpoint: Any = import_string("mlango.serve.sse.endpoint")
-        return endpoint(cls(**config), permission)  # type: ignore[no-any-return]
+        return cls._served("sse", options)
+
+    @classmethod
+    def _served(cls, module: str, options: dict[str, Any]) -> Callable[..., Any]:
+        """Return the view of a module of ``mlango.serve``."""
+        endpoint: Any = import_string(f"mlango.serve.{module}.endpoint")
+        policy, config = import_string("mlango.serve.policy.parted")(options)
+        return endpoint(cls(**config), policy)  # type: ignore[no-any-return]
 
     # -- working with others ------------------------------------------------------------------
 
@@ -198,13 +205,12 @@ class Agent:
         ]
 
     @classmethod
-    def as_approvals_endpoint(cls, *, permission: str = "", **config: Any) -> Callable[..., Any]:
+    def as_approvals_endpoint(cls, **options: Any) -> Callable[..., Any]:
         """Return a view that lists the tool calls that wait, and takes decisions; see as_endpoint.
 
         A decision goes on with its run.
         """
-        endpoint: Any = import_string("mlango.serve.approvals.endpoint")
-        return endpoint(cls(**config), permission)  # type: ignore[no-any-return]
+        return cls._served("approvals", options)
 
     @classmethod
     def as_consumer(cls, *, permission: str = "", **config: Any) -> Any:

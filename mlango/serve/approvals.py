@@ -21,6 +21,7 @@ from mlango.serve.problems import Problem
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
     from mlango.core.run import AgentRun
+    from mlango.serve.policy import Policy
 
 ID = re.compile("[0-9a-f]{32}")
 DECISIONS = ("approve", "reject", "edit", "answer")
@@ -28,9 +29,9 @@ DECISIONS = ("approve", "reject", "edit", "answer")
 FIELDS: dict[str, type] = {"approval": str, "decision": str, "note": str, "arguments": dict}
 
 
-def endpoint(agent: Agent, permission: str) -> View:
+def endpoint(agent: Agent, policy: Policy) -> View:
     """Return a view that lists what a user may decide, and takes his decision."""
-    return visited(answer, agent, permission, ("GET", "POST"))
+    return visited(answer, agent, policy, ("GET", "POST"))
 
 
 async def answer(visit: Visit) -> HttpResponse:

@@ -6,34 +6,26 @@ to ``view``; for any other, one that answers a Visit, and give it to ``visited``
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from django.contrib.auth.decorators import login_not_required
-from django.core.handlers.asgi import ASGIRequest
 from django.db import connections, transaction
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.middleware.csrf import CsrfViewMiddleware
-from django.views.decorators.csrf import csrf_exempt
+from rest_framework.renderers import JSONRenderer
 
-from mlango.core.threads import in_thread
-from mlango.exceptions import Misconfigured, Misused
-from mlango.runtime.sync import close_connections
+from mlango.core.memory import owner_key
 from mlango.serve.body import fields_of
+from mlango.serve.gate import Endpoint, is_asgi
 from mlango.serve.problems import Problem
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
-
-logger = logging.getLogger("mlango.serve")
+    from mlango.serve.policy import Policy
 
 View = Callable[..., Awaitable[HttpResponseBase]]
 V = TypeVar("V", bound=View)
-
-JSON_TYPE = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,45 +56,49 @@ class Ask(Visit):
 
 
 def view(
-    answer: Callable[[Ask], Awaitable[HttpResponseBase]], agent: Agent, permission: str
+    answer: Callable[[Ask], Awaitable[HttpResponseBase]],
+    agent: Agent,
+    policy: Policy,
+    renderer_classes: tuple[type[Any], ...] = (JSONRenderer,),
 ) -> View:
     """Return a view that has the agent run with what was posted."""
 
     async def asked(visit: Visit) -> HttpResponseBase:
         fields = fields_of(visit.request)
+        check_session(visit, fields)
         return await answer(Ask(visit.agent, visit.request, visit.user, **fields))
 
-    return visited(asked, agent, permission)
+    return visited(asked, agent, policy, renderer_classes=renderer_classes)
 
 
 def visited(
     answer: Callable[[Visit], Awaitable[HttpResponseBase]],
     agent: Agent,
-    permission: str,
+    policy: Policy,
     methods: tuple[str, ...] = ("POST",),
+    renderer_classes: tuple[type[Any], ...] = (JSONRenderer,),
 ) -> View:
     """Return a view that checks a request, has it answered, and tells what is wrong with it."""
-    needed = [each for each in (agent._meta.permission, permission) if each]
 
-    async def endpoint(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        try:
-            check_request(request, methods)
-            user = await in_thread(user_of, request, needed)
-            return await answer(Visit(agent, request, user))
-        except Misused as error:
-            return Problem(400, str(error)).response()
-        except Misconfigured:
-            problem = Problem(500, "The agent is not set up; the server's log tells why.")
-            logger.exception("%s: %s is not set up.", problem.id, agent._meta.label)
-            return problem.response()
-        except Problem as problem:
-            return problem.response()
+    async def answered(request: HttpRequest, user: Any) -> HttpResponseBase:
+        return await answer(Visit(agent, request, user))
 
+    endpoint = Endpoint.as_view(
+        agent=agent,
+        answer=answered,
+        needed=tuple(each for each in (agent._meta.permission, policy.permission) if each),
+        name=type(agent).__name__,
+        description=agent._meta.description,
+        http_method_names=[method.lower() for method in (*methods, "OPTIONS")],
+        authentication_classes=policy.authentication(),
+        permission_classes=policy.permissions(),
+        throttle_classes=policy.throttles(),
+        throttle_scope=policy.throttle_scope,
+        renderer_classes=renderer_classes,
+    )
     endpoint.__name__ = endpoint.__qualname__ = type(agent).__name__
     endpoint.__doc__ = agent._meta.description
-    # Who is not logged in, or sends no token, gets a problem document from here, not a page
-    # from the middleware; user_of() asks for both, with and without that middleware.
-    return never_atomic(csrf_exempt(login_not_required(endpoint)))
+    return never_atomic(endpoint)
 
 
 def never_atomic(view: V) -> V:
@@ -110,43 +106,6 @@ def never_atomic(view: V) -> V:
     for alias in connections:
         view = transaction.non_atomic_requests(using=alias)(view)
     return view
-
-
-def is_asgi(request: HttpRequest) -> bool:
-    """Return whether an ASGI server sent this request."""
-    return isinstance(request, ASGIRequest)
-
-
-def check_request(request: HttpRequest, methods: tuple[str, ...]) -> None:
-    """Raise a Problem for a request whose head is wrong."""
-    if request.method not in methods:
-        detail = f"{request.method} is not allowed here. Use {' or '.join(methods)}."
-        raise Problem(405, detail, headers={"Allow": ", ".join(methods)})
-    if request.method == "POST" and request.content_type != JSON_TYPE:
-        detail = f"The content type must be {JSON_TYPE!r}, not {request.content_type!r:.100}."
-        raise Problem(415, detail)
-
-
-def user_of(request: HttpRequest, needed: list[str]) -> Any:
-    """Return who asks; raise a Problem unless logged in, by this site, and permitted.
-
-    Asks the database, so call it where the ORM may be used.
-    """
-    try:
-        return permitted(request, needed)
-    finally:
-        # The run has a thread of its own. This one waits, for minutes perhaps, and should
-        # not hold a connection meanwhile.
-        if is_asgi(request):
-            close_connections()
-
-
-def permitted(request: HttpRequest, needed: list[str]) -> Any:
-    """Return the user of a session; raise a Problem if that is nobody or may not do this."""
-    user = logged_in(request)
-    check_csrf(request)
-    check_permissions(user, needed)
-    return user
 
 
 def logged_in(request: HttpRequest) -> Any:
@@ -164,19 +123,7 @@ def check_permissions(user: Any, needed: list[str]) -> None:
             raise Problem(403, f"This needs the permission {permission!r}.")
 
 
-class Csrf(CsrfViewMiddleware):
-    """Tells what is wrong instead of answering with a page."""
-
-    def _reject(self, request: HttpRequest, reason: str) -> Any:
-        raise Problem(403, f"CSRF check: {reason}")
-
-
-def check_csrf(request: HttpRequest) -> None:
-    """Raise a Problem unless a page of this site sent the request."""
-
-    def nothing(request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
-    check = Csrf(nothing)
-    check.process_request(request)
-    check.process_view(request, nothing, (), {})
+def check_session(visit: Visit, fields: dict[str, Any]) -> None:
+    """Raise a Problem where anybody who guesses the id could go on with a session."""
+    if fields.get("session_id") and not owner_key(visit.user):
+        raise Problem(400, "A session belongs to a user. Log in, or leave out 'session_id'.")

@@ -16,6 +16,7 @@ from mlango.serve.problems import Problem
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
     from mlango.core.run import AgentRun
+    from mlango.serve.policy import Policy
 
 logger = logging.getLogger("mlango.serve")
 
@@ -35,9 +36,9 @@ FIELDS = (
 )
 
 
-def endpoint(agent: Agent, permission: str) -> View:
+def endpoint(agent: Agent, policy: Policy) -> View:
     """Return a view that runs ``agent`` and answers with what came of it."""
-    return view(answer, agent, permission)
+    return view(answer, agent, policy)
 
 
 async def answer(ask: Ask) -> HttpResponse:

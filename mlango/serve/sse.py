@@ -13,10 +13,12 @@ from mlango.core.events import Event
 from mlango.core.threads import in_thread
 from mlango.core.values import encode
 from mlango.serve.base import Ask, View, view
+from mlango.serve.renderers import EventStreamRenderer
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
     from mlango.agents.streams import AsyncRunStream, RunStream
+    from mlango.serve.policy import Policy
 
 # Proxies close a connection on which nothing was said for a minute, some for half of one.
 HEARTBEAT_SECONDS = 15.0
@@ -29,9 +31,9 @@ HEADERS = {
 }
 
 
-def endpoint(agent: Agent, permission: str) -> View:
+def endpoint(agent: Agent, policy: Policy) -> View:
     """Return a view that runs ``agent`` and answers with its events as they happen."""
-    return view(answer, agent, permission)
+    return view(answer, agent, policy, (EventStreamRenderer,))
 
 
 async def answer(ask: Ask) -> StreamingHttpResponse:

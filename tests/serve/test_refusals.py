@@ -69,11 +69,18 @@ class RefusalTests(Posting, TestCase):
         self.assertEqual(response.status_code, 200)
 
     def test_another_method_is_told_which_one_is_right(self):
-        for method in ("get", "put", "delete", "options"):
+        for method in ("get", "put", "delete"):
             response = getattr(self.client, method)("/ask/")
 
             self.assert_problem(response, 405, "Use POST.")
-            self.assertEqual(response["Allow"], "POST")
+            self.assertEqual(response["Allow"], "POST, OPTIONS")
+
+    def test_options_tells_the_methods_to_anybody(self):
+        self.client.logout()
+
+        response = self.client.options("/ask/")
+
+        self.assertEqual((response.status_code, response["Allow"]), (200, "POST, OPTIONS"))
 
     def test_another_content_type_is_refused(self):
         for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
