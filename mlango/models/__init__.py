@@ -1,8 +1,9 @@
-"""The rows: traces with their spans, sessions, approvals, durable runs, spent quotas."""
+"""The rows: traces with their spans, sessions, approvals, durable runs, events, spent quotas."""
 
 from mlango.models.approval import Approval
 from mlango.models.attempt import Attempt
 from mlango.models.durable import DurableRun
+from mlango.models.event import Event
 from mlango.models.quota import QuotaReservation, QuotaUsage
 from mlango.models.session import Session
 from mlango.models.span import Span
@@ -12,6 +13,7 @@ __all__ = [
     "Approval",
     "Attempt",
     "DurableRun",
+    "Event",
     "QuotaReservation",
     "QuotaUsage",
     "Session",
