@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import PermissionDenied
-from django.http import HttpResponse
+from django.http.response import HttpResponseBase
 
 from mlango.core.memory import owner_key
 from mlango.core.threads import in_thread
@@ -16,6 +16,7 @@ from mlango.runtime.registry import registry
 from mlango.serve.base import View, Visit, visited
 from mlango.serve.body import body_of, parsed
 from mlango.serve.json import document, shown
+from mlango.serve.limits import admitted
 from mlango.serve.problems import Problem
 
 if TYPE_CHECKING:
@@ -34,10 +35,15 @@ def endpoint(agent: Agent, policy: Policy) -> View:
     return visited(answer, agent, policy, ("GET", "POST"))
 
 
-async def answer(visit: Visit) -> HttpResponse:
+async def answer(visit: Visit) -> HttpResponseBase:
     """Answer with what is open, or go on with the run that was decided about."""
     if visit.request.method == "GET":
         return document({"approvals": await in_thread(open_to, visit)})
+    return await admitted(decide, visit)
+
+
+async def decide(visit: Visit) -> HttpResponseBase:
+    """Decide as the body says, and go on with the run."""
     fields = fields_of(parsed(body_of(visit.request)))
     row = await in_thread(decided, visit, fields)
     run = await gone_on(visit, row)

@@ -18,6 +18,7 @@ from rest_framework.renderers import JSONRenderer
 from mlango.core.memory import owner_key
 from mlango.serve.body import fields_of
 from mlango.serve.gate import Endpoint, is_asgi
+from mlango.serve.limits import admitted
 from mlango.serve.problems import Problem
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def view(
     async def asked(visit: Visit) -> HttpResponseBase:
         fields = fields_of(visit.request)
         check_session(visit, fields)
-        return await answer(Ask(visit.agent, visit.request, visit.user, **fields))
+        return await admitted(answer, Ask(visit.agent, visit.request, visit.user, **fields))
 
     return visited(asked, agent, policy, renderer_classes=renderer_classes)
 

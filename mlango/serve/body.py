@@ -13,6 +13,8 @@ from mlango.exceptions import did_you_mean
 from mlango.serve.problems import Problem
 
 FIELDS = ("message", "session_id")
+# Items in arrays and objects: each takes memory, however few bytes it is.
+MAX_ITEMS = 10_000
 
 
 def fields_of(request: HttpRequest) -> dict[str, str]:
@@ -43,6 +45,7 @@ def check_field(name: str, value: Any) -> None:
 
 def parsed(body: bytes) -> dict[str, Any]:
     """Return the JSON object that a body holds."""
+    check_items(body)
     try:
         value = parse_json(body)
     except ValueError as error:
@@ -50,6 +53,14 @@ def parsed(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Problem(400, "The body must be a JSON object.")
     return value
+
+
+def check_items(body: bytes) -> None:
+    """Raise a Problem for more items than anyone needs, before they are made."""
+    chars = settings.MAX_INPUT_CHARS
+    # A comma that parts no items stands in a text, which is no longer than that.
+    if chars is not None and body.count(b",") > MAX_ITEMS + chars:
+        raise Problem(400, f"The body has more than {MAX_ITEMS} items.")
 
 
 def body_of(request: HttpRequest) -> bytes:

@@ -13,6 +13,7 @@ from mlango.core.events import Event
 from mlango.core.threads import in_thread
 from mlango.core.values import encode
 from mlango.serve.base import Ask, View, view
+from mlango.serve.limits import counted
 from mlango.serve.renderers import EventStreamRenderer
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ HEADERS = {
 
 def endpoint(agent: Agent, policy: Policy) -> View:
     """Return a view that runs ``agent`` and answers with its events as they happen."""
-    return view(answer, agent, policy, (EventStreamRenderer,))
+    return view(counted(answer), agent, policy, (EventStreamRenderer,))
 
 
 async def answer(ask: Ask) -> StreamingHttpResponse:
