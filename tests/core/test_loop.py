@@ -602,7 +602,6 @@ class TestCost:
         late = self.calls(220) - self.calls(200)
         assert late <= early * 1.2
 
-    @pytest.mark.skipif(sys.version_info < (3, 12), reason="no eager tasks: more calls")
     def test_a_step_takes_few_calls(self):
         self.calls(2)
         assert (self.calls(40) - self.calls(20)) / 20 <= 150
