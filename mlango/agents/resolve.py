@@ -100,7 +100,7 @@ def run_for(
         request=given["request"],
         state={} if given["state"] is None else given["state"],
         session_id=lead.session_id if lead else str(given["session_id"] or ""),
-        metadata=dict(given["metadata"] or {}),
+        metadata=_metadata(given["metadata"]),
         parent=lead.uuid if lead else None,
         lead=lead,
         options=given,
@@ -196,6 +196,12 @@ def _turn(key: SessionKey | None) -> Any:
     from mlango.runtime.sessions import SessionTurn
 
     return SessionTurn(key)
+
+
+def _metadata(metadata: Any) -> dict[str, Any]:
+    if not isinstance(metadata, dict | None):
+        raise Misused(f"metadata is a dict, not {type(metadata).__name__}.")
+    return dict(metadata or {})
 
 
 def _history(history: Any) -> list[Message]:

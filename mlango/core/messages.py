@@ -27,12 +27,20 @@ def user_messages(
 ) -> list[Message]:
     """Return what the user says as messages; ``message`` is text, content parts or messages."""
     said = _said(message)
-    parts = [image_part(image) for image in images or ()]
-    parts += [file_part(file) for file in files or ()]
+    parts = [image_part(image) for image in _several("images", images)]
+    parts += [file_part(file) for file in _several("files", files)]
     if parts:
         last = said[-1]
         said[-1] = {**last, "content": [*content_parts(last["content"]), *parts]}
     return said
+
+
+def _several(name: str, given: Any) -> Iterable[Any]:
+    """Return what is given as a list; a path or bytes alone would be read letter by letter."""
+    is_one = isinstance(given, str | bytes | bytearray | dict) or hasattr(given, "read")
+    if given is not None and (is_one or not isinstance(given, Iterable)):
+        raise Misused(f"{name} is a list, such as {name}=[…], not {type(given).__name__}.")
+    return given or ()
 
 
 def _said(message: Any) -> list[Message]:
@@ -47,12 +55,7 @@ def _said(message: Any) -> list[Message]:
         )
     if all(isinstance(item, dict) and "role" in item for item in message):
         return received(message)
-    for part in message:
-        if not (isinstance(part, dict) and isinstance(part.get("type"), str)):
-            raise Misused(
-                f"A content part is a dict with a 'type', such as "
-                f"{{'type': 'text', 'text': …}}, not {part!r:.80}."
-            )
+    _check_content("The message", message)
     return [{"role": "user", "content": clean_json(message)}]
 
 
@@ -65,6 +68,26 @@ def check_messages(messages: Any) -> None:
             raise Misused(
                 f"Message {index} must be a dict whose 'role' is one of {', '.join(ROLES)}."
             )
+        _check_content(f"The content of message {index}", message.get("content"))
+
+
+def _check_content(what: str, content: Any) -> None:
+    if content is None or isinstance(content, str):
+        return
+    if not isinstance(content, list):
+        raise Misused(f"{what} is text or a list of content parts, not {type(content).__name__}.")
+    for part in content:
+        _checked_part(part)
+
+
+def _checked_part(part: Any) -> dict[str, Any]:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if isinstance(kind, str) and (kind != "text" or isinstance(part.get("text"), str)):
+        return dict(part)
+    raise Misused(
+        f"A content part is a dict with a 'type', such as {{'type': 'text', 'text': …}}, "
+        f"not {part!r:.80}."
+    )
 
 
 def content_parts(content: Any) -> list[dict[str, Any]]:
@@ -84,7 +107,7 @@ def text_of(content: Any) -> str:
 def image_part(image: Any) -> dict[str, Any]:
     """Return a content part for an image: a URL, a path, bytes or a ready part."""
     if isinstance(image, dict):
-        return image
+        return _checked_part(image)
     if isinstance(image, str) and image.startswith(("http://", "https://", "data:")):
         return {"type": "image_url", "image_url": {"url": image}}
     data, name = _read(image)
@@ -97,7 +120,7 @@ def image_part(image: Any) -> dict[str, Any]:
 def file_part(file: Any) -> dict[str, Any]:
     """Return a content part for a file: a path, bytes, an open file or a ready part."""
     if isinstance(file, dict):
-        return file
+        return _checked_part(file)
     data, name = _read(file)
     mime = sniff(data) or mimetypes.guess_type(name)[0] or "application/octet-stream"
     if mime.startswith("image/"):

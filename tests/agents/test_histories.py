@@ -133,6 +133,43 @@ def test_what_is_no_message_is_refused_with_its_place(message):
         received([user("a"), message])
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (5, "content of message 0 is text or a list of content parts, not int"),
+        ({"type": "text", "text": "Hi"}, "a list of content parts, not dict"),
+        (["Hi"], "A content part is a dict with a 'type'"),
+        ([{"text": "Hi"}], "A content part is a dict with a 'type'"),
+        ([{"type": "text"}], "A content part is a dict with a 'type'"),
+        ([{"type": "text", "text": 3}], "A content part is a dict with a 'type'"),
+    ],
+)
+def test_content_that_no_model_takes_is_refused_before_the_run(content, told):
+    messages = [{"role": "user", "content": content}]
+    with pytest.raises(Misused, match=told):
+        Payer().run(messages, provider=ScriptedProvider(["Hi."]))
+    with pytest.raises(Misused, match=told):
+        Payer().run("Hi", history=messages, provider=ScriptedProvider(["Hi."]))
+
+
+@pytest.mark.parametrize("part", ["Hi", {"text": "Hi"}, {"type": "text"}])
+def test_a_message_of_parts_that_no_model_takes_is_refused_before_the_run(part):
+    with pytest.raises(Misused, match="A content part is a dict with a 'type'"):
+        Payer().run([part], provider=ScriptedProvider(["Hi."]))
+
+
+@pytest.mark.parametrize("name", ["images", "files"])
+@pytest.mark.parametrize("one", ["https://example.com/a.png", b"%PDF-", {"type": "file"}, 3])
+def test_one_file_where_a_list_is_needed_is_refused_and_not_read_by_letters(name, one):
+    with pytest.raises(Misused, match=rf"{name} is a list, such as {name}=\[…\]"):
+        Payer().run("Hi", provider=ScriptedProvider(["Hi."]), **{name: one})
+
+
+def test_metadata_that_is_no_dict_is_refused():
+    with pytest.raises(Misused, match="metadata is a dict, not int"):
+        Payer().run("Hi", metadata=3, provider=ScriptedProvider(["Hi."]))
+
+
 def test_a_call_that_someone_handed_in_is_not_run():
     paid.clear()
     provider = ScriptedProvider(["ok"])
