@@ -211,6 +211,9 @@ class _Conversion:
         return items
 
     def other(self, value: Any, depth: int) -> Any:
+        # Such as request.user. It says that it is an instance of what it stands for.
+        if isinstance(value, LazyObject):
+            return self.convert(value.__reduce__()[1][0], depth)
         if isinstance(value, Enum):
             return self.convert(value.value, depth)
         if isinstance(value, str):
@@ -229,8 +232,6 @@ class _Conversion:
             return self.text(str(value))
         if isinstance(value, bytes | bytearray | memoryview):
             return self.binary(bytes(value))
-        if isinstance(value, LazyObject):  # such as request.user
-            return self.convert(value.__reduce__()[1][0], depth)
         return self.structure(value, depth)
 
     def binary(self, value: bytes) -> str:
