@@ -11,6 +11,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from django.core.exceptions import ValidationError
+
 from mlango.core.context import Context
 from mlango.core.lookups import Reference
 from mlango.exceptions import Misconfigured, ToolError
@@ -72,7 +74,7 @@ def fetch(context: Context, reference: Reference, key: Any) -> Any:
 def _row(rows: Any, reference: Reference, key: Any) -> Any:
     try:
         found = rows.filter(**{reference.field: key}).first()
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, ValidationError):
         found = None
     if found is None:
         raise ToolError(f"There is no {reference.noun} with the {reference.label} {key!r}.")

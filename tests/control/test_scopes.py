@@ -5,6 +5,7 @@ from typing import Annotated
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group, Permission
+from django.db import models
 
 from mlango.agents import Agent, Context, Lookup, scope, tool
 from mlango.agents.providers import ScriptedProvider, ToolCall
@@ -16,6 +17,23 @@ from mlango.runtime.registry import registry
 pytestmark = pytest.mark.django_db
 
 NamedGroup = Annotated[Group, Lookup("name")]
+
+
+class Holiday(models.Model):
+    day = models.DateField("day", unique=True)
+
+    class Meta:
+        app_label = "control"
+        managed = False
+
+    def __str__(self):
+        return str(self.day)
+
+
+@tool
+def on_day(holiday: Annotated[Holiday, Lookup("day")]) -> str:
+    """Name a holiday."""
+    return str(holiday)
 
 
 @tool
@@ -39,7 +57,7 @@ async def later(group: Group) -> str:
 class Desk(Agent):
     class Meta:
         app_label = "control"
-        tools = [members, by_name, later]
+        tools = [members, by_name, later, on_day]
         tracing = False
 
 
@@ -123,6 +141,10 @@ def test_a_scope_may_look_at_the_context(groups, boss):
 def test_a_key_of_another_kind_is_no_row(groups, boss):
     assert said(boss, "by_name", group="nobody") == "There is no group with the name 'nobody'."
     assert "group" in said(boss, group="x")
+
+
+def test_a_key_that_a_field_cannot_read_is_no_row(boss):
+    assert said(boss, "on_day", holiday="soon") == "There is no holiday with the day 'soon'."
 
 
 def test_two_scopes_of_a_model_are_refused():
