@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlango.core.controls import Control, Halt
 from mlango.core.events import BudgetExceeded
+from mlango.core.numbers import NUMBERS, is_positive
 from mlango.core.threads import in_thread
 from mlango.core.usage import NO_USAGE, Usage
 from mlango.exceptions import Misconfigured, OverBudget
@@ -66,9 +67,8 @@ class Limits:
 
 
 def _is_limit(name: str, value: Any) -> bool:
-    kinds = (int,) if name in COUNTS else (int, float, Decimal)
-    is_number = isinstance(value, kinds) and not isinstance(value, bool)
-    return value is None or (is_number and value > 0)
+    kinds = (int,) if name in COUNTS else NUMBERS
+    return value is None or is_positive(value, kinds)
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from mlango.core.numbers import NUMBERS, is_positive
 from mlango.exceptions import Misconfigured
 
 PER = ("user", "agent", "tenant", "site")
@@ -40,8 +41,8 @@ class Quota:
     def __post_init__(self) -> None:
         if (self.usd is None) == (self.tokens is None):
             raise Misconfigured("Quota(...) takes either usd or tokens.")
-        kinds = (int, float, Decimal) if self.tokens is None else (int,)
-        if not isinstance(self.max, kinds) or isinstance(self.max, bool) or not self.max > 0:
+        kinds = NUMBERS if self.tokens is None else (int,)
+        if not is_positive(self.max, kinds):
             what = "a number" if self.tokens is None else "a whole number"
             raise Misconfigured(f"Quota({self.unit}={self.max!r}): it is {what} above 0.")
         for name, choices in (("per", PER), ("every", EVERY)):

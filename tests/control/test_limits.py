@@ -1,5 +1,6 @@
 """Limits of a run and of a session: what stops, what is kept, and what goes on."""
 
+import math
 from decimal import Decimal
 
 import pytest
@@ -185,6 +186,9 @@ class TestSession:
         {"max_steps": 1.5},
         {"max_cost_usd": -1},
         {"max_duration": True},
+        {"max_duration": math.nan},
+        {"max_duration": math.inf},
+        {"max_cost_usd": Decimal("NaN")},
         {"on_exceeded": "explode"},
     ],
 )

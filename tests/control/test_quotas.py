@@ -1,5 +1,6 @@
 """Quotas: what is reserved before a model call, what is counted after it, and for whom."""
 
+import math
 import queue
 import threading
 from datetime import UTC, datetime, timedelta
@@ -340,6 +341,8 @@ class TestPeriods:
         ({}, "either usd or tokens"),
         ({"usd": 1, "tokens": 1}, "either usd or tokens"),
         ({"usd": 0}, "usd=0"),
+        ({"usd": Decimal("NaN")}, "usd=Decimal"),
+        ({"usd": math.inf}, "usd=inf"),
         ({"tokens": 1.5}, "tokens=1.5"),
         ({"usd": True}, "usd=True"),
         ({"usd": 1, "per": "planet"}, "per='planet'"),

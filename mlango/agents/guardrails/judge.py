@@ -22,6 +22,7 @@ from mlango.core.guardrails import (
 )
 from mlango.core.loop import iterate
 from mlango.core.messages import user_messages
+from mlango.core.numbers import is_positive
 from mlango.core.provider import Provider
 from mlango.core.run import FINISHED, Run
 from mlango.core.tools import Toolbox
@@ -60,6 +61,12 @@ class LLMJudge(Guardrail):
             raise Misconfigured(
                 f"LLMJudge: instruction says what is allowed, such as 'No legal advice.', "
                 f"not {instruction!r}."
+            )
+        if not isinstance(model, str):
+            raise Misconfigured(f"LLMJudge: model is the name of one, not {model!r}.")
+        if not is_positive(timeout):
+            raise Misconfigured(
+                f"LLMJudge: timeout is a positive number of seconds, not {timeout!r}."
             )
         self.instruction = instruction
         self.model = model

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from mlango.agents.guardrails.text import TextGuardrail, Verdict
+from mlango.agents.guardrails.text import TextGuardrail, Verdict, count_of
 from mlango.core.guardrails import INPUT, OUTPUT, Block
-from mlango.core.options import is_count
 from mlango.core.values import dumps
-from mlango.exceptions import Misconfigured
 
 
 class MaxLength(TextGuardrail):
@@ -21,9 +19,7 @@ class MaxLength(TextGuardrail):
         self, max_chars: int = 10_000, *, on: str | Iterable[str] = (INPUT, OUTPUT)
     ) -> None:
         super().__init__(on=on)
-        if not is_count(max_chars):
-            raise Misconfigured(f"MaxLength: max_chars is a positive number, not {max_chars!r}.")
-        self.max_chars = max_chars
+        self.max_chars = count_of("MaxLength", "max_chars", max_chars)
 
     def check_text(self, text: str) -> Verdict:
         if len(text) <= self.max_chars:

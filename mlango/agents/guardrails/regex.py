@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from mlango.agents.guardrails.text import BLOCK, TextGuardrail, Verdict, action_of, plain
+from mlango.agents.guardrails.text import (
+    BLOCK,
+    TextGuardrail,
+    Verdict,
+    action_of,
+    count_of,
+    plain,
+    replacement_of,
+)
 from mlango.core.guardrails import INPUT, OUTPUT, Block, Rewrite
 from mlango.exceptions import Misconfigured
 
@@ -39,8 +47,8 @@ class Regex(TextGuardrail):
         self.pattern = pattern
         self.flags = flags
         self.action = action_of("Regex", action)
-        self.replacement = replacement
-        self.max_chars = max_chars
+        self.replacement = replacement_of("Regex", replacement)
+        self.max_chars = count_of("Regex", "max_chars", max_chars)
         self._compiled = _compiled(pattern, flags)
 
     def check_text(self, text: str) -> Verdict:
@@ -65,6 +73,8 @@ def _compiled(pattern: str, flags: str) -> Any:
     # Unlike re, it can be told to stop and lets other threads run. Few agents need it.
     import regex
 
+    if not isinstance(flags, str):
+        raise Misconfigured(f"Regex: flags are letters out of 'imsx', not {flags!r}.")
     unknown = sorted(set(flags) - set(FLAGS))
     if unknown:
         raise Misconfigured(

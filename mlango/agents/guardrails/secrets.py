@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mlango.agents.guardrails.text import BLOCK, TextGuardrail, Verdict, action_of
+from mlango.agents.guardrails.text import (
+    BLOCK,
+    TextGuardrail,
+    Verdict,
+    action_of,
+    replacement_of,
+)
 from mlango.agents.providers.secrets import Scrubber
 from mlango.core.guardrails import INPUT, OUTPUT, Block, Rewrite
 
@@ -25,7 +31,7 @@ class SecretScan(TextGuardrail):
     ) -> None:
         super().__init__(on=on)
         self.action = action_of("SecretScan", action)
-        self.replacement = replacement
+        self.replacement = replacement_of("SecretScan", replacement)
 
     def check_text(self, text: str) -> Verdict:
         rewritten = Scrubber().text(text, self.replacement)

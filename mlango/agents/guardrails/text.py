@@ -20,6 +20,7 @@ from mlango.core.guardrails import (
     kinds,
 )
 from mlango.core.guardrails import Verdict as Verdict
+from mlango.core.options import is_count
 from mlango.core.values import to_json
 from mlango.exceptions import Misconfigured, did_you_mean
 
@@ -85,6 +86,20 @@ def action_of(owner: str, action: str) -> str:
             f"It is 'block' or 'rewrite'."
         )
     return action
+
+
+def replacement_of(owner: str, replacement: str) -> str:
+    """Return what to put in the place of what was found. Raises Misconfigured."""
+    if not isinstance(replacement, str):
+        raise Misconfigured(f"{owner}: replacement is text, not {replacement!r}.")
+    return replacement
+
+
+def count_of(owner: str, name: str, value: int) -> int:
+    """Return an option that counts something. Raises Misconfigured."""
+    if not is_count(value):
+        raise Misconfigured(f"{owner}: {name} is a positive number, not {value!r}.")
+    return value
 
 
 def plain(text: str) -> str:

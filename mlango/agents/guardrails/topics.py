@@ -21,8 +21,9 @@ class DenyTopics(TextGuardrail):
         self, topics: Iterable[str], *, on: str | Iterable[str] = (INPUT, OUTPUT)
     ) -> None:
         super().__init__(on=on)
-        self.topics = topics if isinstance(topics, str) else tuple(topics)
-        if isinstance(topics, str) or not self.topics or not all(map(_is_topic, self.topics)):
+        is_list = isinstance(topics, Iterable) and not isinstance(topics, str)
+        self.topics = tuple(topics) if is_list else ()
+        if not self.topics or not all(map(_is_topic, self.topics)):
             raise Misconfigured(
                 f"DenyTopics: topics is a list of words or phrases, not {topics!r}."
             )

@@ -1,0 +1,18 @@
+"""Numbers that people set."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from typing import Any
+
+NUMBERS = (int, float, Decimal)
+
+
+def is_positive(value: Any, kinds: tuple[type, ...] = NUMBERS) -> bool:
+    """Return whether a value is a number of one of ``kinds``, above zero and finite."""
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        return False
+    number: Any = value
+    # A Decimal that is not a number cannot be compared; an int may be too large for isfinite.
+    return (isinstance(number, int) or math.isfinite(number)) and bool(number > 0)
