@@ -15,6 +15,7 @@ from rest_framework.views import APIView
 
 from mlango.core.threads import in_thread
 from mlango.runtime.sync import close_connections
+from mlango.serve import cors
 from mlango.serve.failures import problem_of
 
 if TYPE_CHECKING:
@@ -51,10 +52,18 @@ class Endpoint(APIView):  # type: ignore[misc]
         return view
 
     async def respond(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        """Return the answer, or what is wrong with the request."""
+        """Return the answer to a request, and let pages of allowed origins read it."""
         self.setup(request, *args, **kwargs)
-        if request.method == "OPTIONS":
-            return HttpResponse(headers={"Allow": ", ".join(self.allowed_methods)})
+        if cors.is_preflight(request):
+            response: HttpResponseBase = cors.preflight(request, self.allowed_methods)
+        elif request.method == "OPTIONS":
+            response = HttpResponse(headers={"Allow": ", ".join(self.allowed_methods)})
+        else:
+            response = await self.answered(request)
+        return cors.share(request, response)
+
+    async def answered(self, request: HttpRequest) -> HttpResponseBase:
+        """Return the answer, or what is wrong with the request, as a problem."""
         try:
             user = await in_thread(self.admit, request)
             return await self.answer(request, user)
