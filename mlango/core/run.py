@@ -217,6 +217,8 @@ class Run:
     budget: Any = None
     approvals: list[Any] = field(default_factory=list)
     is_resumed: bool = False
+    is_heard: bool = False  # whether what was said is as the controls let it be read
+    is_told: bool = False  # whether the first event is on its way to the reader
     status: str = "running"
     stop_reason: str = ""
     error: str = ""
@@ -244,6 +246,12 @@ class Run:
     started: float = field(default_factory=perf_counter)
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     watch: Watch = field(default_factory=Watch)
+
+    @property
+    def heard(self) -> list[Message]:
+        """What was said, as it may be told and stored: nothing before it is checked."""
+        needs_no_check = self.resolve is None and not self.controls.hear
+        return self.said if self.is_heard or needs_no_check else []
 
     # -- what the loop does -------------------------------------------------------------
 
