@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mlango.agents.traces import get_trace, recent_traces
     from mlango.core.context import Context
     from mlango.core.controls import Halt
+    from mlango.core.durability import Durable
     from mlango.core.events import (
         ApprovalDecided,
         ApprovalRequested,
@@ -81,6 +82,7 @@ __all__ = [
     "Compaction",
     "Context",
     "DenyTopics",
+    "Durable",
     "Event",
     "Failed",
     "FellBack",
@@ -161,6 +163,7 @@ _MODULES = {
     "mlango.core.context": ["Context"],
     "mlango.core.controls": ["Halt"],
     "mlango.core.guardrails": ["Block", "Guardrail", "GuardrailContext", "Rewrite"],
+    "mlango.core.durability": ["Durable"],
     "mlango.core.limits": ["Limits"],
     "mlango.core.lookups": ["Lookup"],
     "mlango.core.policy": ["Approval", "allow", "ask", "deny"],

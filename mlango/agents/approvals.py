@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from django.apps import apps
 from django.utils import timezone
 
+from mlango.agents.durability import digest_of
 from mlango.core.context import Context
 from mlango.core.controls import Control, Parked
 from mlango.core.events import ApprovalDecided, ApprovalRequested, QuestionAsked
@@ -71,7 +72,7 @@ class Asking(Control):
     async def end(self, run: Run) -> None:
         """Close what was asked by a run that does not wait for it."""
         if run.approvals and run.status != WAITING:
-            await in_thread(_close, run)
+            await run.journal.do(_close, run)
 
     async def _wanted(
         self, job: Job, arguments: dict[str, Any], context: Context
@@ -96,7 +97,7 @@ class Asking(Control):
         """Write the question down and park the call; raise ToolError where nobody can see it."""
         if not run.journal.writes or not apps.is_installed("mlango"):
             raise ToolError(f"The tool {job.call.name!r} needs an approval, which nobody gave.")
-        row = await in_thread(_create, run, job, wanted, _shown(job, arguments))
+        row = await run.journal.do(_create, run, job, wanted, _shown(job, arguments))
         _tell(run, row)
         raise Parked
 
@@ -116,7 +117,9 @@ class Asking(Control):
             raise ToolError(
                 "The arguments are not those that were approved. The call was refused."
             )
-        if not await in_thread(row.use):
+        # In a durable run the journal tells whether the call was made since.
+        is_used = row.status == row.Status.USED and run.is_durable
+        if not (is_used or await run.journal.do(row.use)):
             raise ToolError("The approval was used already. The call was not made again.")
         job.is_approved = True
         if row.kind == row.Kind.QUESTION:
@@ -182,7 +185,8 @@ def _row_of(run: Run, job: Job) -> Row | None:
     """Return the approval of a call, its expiry looked at."""
     from mlango.models import Approval as Row
 
-    rows = Row.objects.filter(trace_id=run.uuid, tool_call_id=job.call.id)
+    kinds = (Row.Kind.TOOL, Row.Kind.QUESTION)
+    rows = Row.objects.filter(trace_id=run.uuid, tool_call_id=job.call.id, kind__in=kinds)
     rows.expire()
     return rows.first()
 
@@ -203,6 +207,7 @@ def _create(run: Run, job: Job, wanted: Approval, shown: dict[str, Any]) -> Row:
         kind=Row.Kind.QUESTION if job.tool is ask_question else Row.Kind.TOOL,
         agent=run.label[:200],
         tool=job.call.name,
+        tool_digest=digest_of(job.tool) if job.tool else "",
         arguments_json=dumps(shown),
         arguments_hash=_digest(shown),
         permission=wanted.permission,

@@ -8,12 +8,14 @@ from django.core.exceptions import PermissionDenied
 
 from mlango.agents.approvals import Asking
 from mlango.agents.compaction import Compacting
+from mlango.agents.durability import Durability
 from mlango.agents.hooks import BeforeModel, hooking
 from mlango.agents.output.control import AnswerTool, Structured
 from mlango.agents.quotas import reserving
 from mlango.agents.spending import earlier_in
 from mlango.agents.team import Sharing, Succession
 from mlango.core.controls import NO_CONTROLS, Control, Controls
+from mlango.core.durability import Durable
 from mlango.core.guarding import Guarding
 from mlango.core.limits import Limiting
 from mlango.core.memory import SessionKey
@@ -57,8 +59,11 @@ def controls_for(run: Run, given: dict[str, Any], key: SessionKey | None) -> Con
         controls.append(Structured(meta.output, meta.output_retries))
     if run.lead is not None:
         controls.append(Sharing())
-    if meta.handoffs:  # the last of all: it goes on to those of the agent that takes over
+    if meta.handoffs:  # the last to speak: it goes on to those of the agent that takes over
         controls.append(Succession())
+    if run.is_durable:  # nothing changes any more what it writes down
+        declared = meta.durable if isinstance(meta.durable, Durable) else Durable()
+        controls.append(Durability(declared))
     return Controls(tuple(controls)) if controls else NO_CONTROLS
 
 

@@ -65,7 +65,7 @@ class Reserving(Control):
     async def before_model(self, run: Run) -> None:
         # Rows can be imported only once the apps are loaded.
         from mlango.models.quota import Exhausted, QuotaUsage
-        from mlango.runtime.database import ask
+        from mlango.runtime.database import write
 
         await self._settle(run)
         self._usage, self._cost = run.usage, run.cost
@@ -73,7 +73,7 @@ class Reserving(Control):
         if not shares:
             return
         try:
-            self._held = await ask(QuotaUsage.objects.reserve, shares, _lapses_at(run))
+            self._held = await write(run, QuotaUsage.objects.reserve, shares, _lapses_at(run))
         except Exhausted as exhausted:
             self._trip(run, exhausted)
 
@@ -88,12 +88,12 @@ class Reserving(Control):
         if not self._held:
             return
         from mlango.models.quota import QuotaUsage
-        from mlango.runtime.database import ask
+        from mlango.runtime.database import write
 
         used = {"usd": self._used_cost(run), "tokens": _since(run, self._usage).total_tokens}
         held, self._held = self._held, []
         spent = [(each, units_of(each.counter.unit, used[each.counter.unit])) for each in held]
-        await ask(QuotaUsage.objects.settle, spent)
+        await write(run, QuotaUsage.objects.settle, spent)
 
     def _used_cost(self, run: Run) -> Decimal:
         if run.cost is not None and self._cost is not None:

@@ -13,7 +13,8 @@ from mlango.agents.controls import controls_for
 from mlango.agents.defaults import Defaults, defaults_of, set_or
 from mlango.agents.memory.null import NullMemory
 from mlango.agents.prices import price, warm
-from mlango.agents.providers.routing import chain
+from mlango.agents.providers.routing import resolve
+from mlango.agents.requests import durable_journal, is_durable, new_row
 from mlango.agents.scopes import fetch
 from mlango.conf import settings
 from mlango.core.context import Context
@@ -22,7 +23,7 @@ from mlango.core.limits import Limits
 from mlango.core.memory import Memory, SessionKey, owner_key
 from mlango.core.messages import content_parts, received, text_of, user_messages
 from mlango.core.options import Bounds, Options, is_count
-from mlango.core.provider import Message
+from mlango.core.provider import Message, Provider
 from mlango.core.run import Run
 from mlango.core.threads import in_thread
 from mlango.core.tools import Tool, Toolbox, Toolset
@@ -47,10 +48,10 @@ RUN_OPTIONS = (
     "max_steps",
     "approve",
     "metadata",
+    "idempotency_key",
     "raise_on_error",
 )
 REQUEST_OPTIONS = ("max_tokens", "temperature", "stop_sequences", "thinking", "effort")
-NOT_YET = ("idempotency_key",)  # the provider must not be given it
 CLOSE = 0.75  # how alike a misspelt option must be to be taken for one
 
 
@@ -61,10 +62,11 @@ def run_for(
     call: Call | None = None,
     lead: Run | None = None,
     is_resumed: bool = False,
+    journal: Journal | None = None,
 ) -> Run:
     """Return the Run that ``agent.run(message, **options)`` means; raise Misused early.
 
-    ``lead`` is the run that it works for.
+    ``lead`` is the run that it works for. A ``journal`` is that of a run which has rows.
     """
     extra = {name: value for name, value in options.items() if name not in RUN_OPTIONS}
     _refuse_unknown(agent, extra)
@@ -76,6 +78,7 @@ def run_for(
     user = given["user"] or _user_of(given["request"])
     memory, key = _memory(agent, given, user)
     session = _session_key(meta, given, user)
+    journal = journal or _journal(agent, defaults, lead, said, given | {"user": user}, extra)
     run = Run(
         label=meta.label,
         agent=agent,
@@ -85,7 +88,7 @@ def run_for(
         toolbox=Toolbox(),
         bounds=_bounds(defaults, given),
         request_options=_request_options(defaults, extra),
-        journal=_journal(defaults, lead),
+        journal=journal,
         memory=memory,
         memory_key=key,
         turn=_turn(session),
@@ -105,6 +108,7 @@ def run_for(
         lead=lead,
         options=given,
         is_resumed=is_resumed,
+        is_durable=journal.saves,
     )
     bind(run, agent, given, session)
     place(run, call)
@@ -126,8 +130,6 @@ def _bounds(defaults: Defaults, given: dict[str, Any]) -> Bounds:
 def _refuse_unknown(agent: Agent, extra: dict[str, Any]) -> None:
     """Raise Misused for what is meant for the run, not for the provider."""
     for name in extra:
-        if name in NOT_YET:
-            raise Misused(f"{type(agent).__name__}.run() does not take {name!r} yet.")
         hint = did_you_mean(name, (*RUN_OPTIONS, *REQUEST_OPTIONS), cutoff=CLOSE)
         if name not in REQUEST_OPTIONS and hint:
             raise Misused(f"{type(agent).__name__}.run() has no option {name!r}.{hint}")
@@ -221,7 +223,18 @@ def _disclose(meta: Options) -> bool:
     return meta.disclose_errors or bool(django_settings.DEBUG)
 
 
-def _journal(defaults: Defaults, lead: Run | None) -> Journal:
+def _journal(
+    agent: Agent,
+    defaults: Defaults,
+    lead: Run | None,
+    said: list[Message],
+    given: dict[str, Any],
+    extra: dict[str, Any],
+) -> Journal:
+    if lead is not None and lead.journal.saves:
+        return durable_journal(lead=lead.journal)
+    if lead is None and is_durable(agent, given):
+        return durable_journal(new=new_row(agent, said, given, extra, here=True))
     if not defaults.is_traced or (lead is not None and not lead.journal.writes):
         return Journal()
     # Rows can be imported only once the apps are loaded.
@@ -288,14 +301,17 @@ def _toolbox(agent: Agent) -> Toolbox:
 def _set_model(run: Run, declared: Any, overridden: dict[str, Any]) -> None:
     model = overridden["model"] or declared or settings.DEFAULT_AGENT_MODEL
     provider = overridden["provider"] or set_or(run.agent._meta.provider, None)
-    found = chain(model, provider)
+    chosen, run.model = resolve(model, provider)
+    run.provider = chosen.for_run(run)
     # Who names a provider for a run wants no other.
-    for other in () if overridden["provider"] else run.agent._meta.fallback_models:
-        found += chain(other)
-    if not all(chosen.is_free for chosen, _ in found):
+    run.fallbacks = () if overridden["provider"] else _fallbacks(run)
+    if not chosen.is_free:
         warm()
-    (run.provider, run.model), *others = [(each.for_run(run), name) for each, name in found]
-    run.fallbacks = tuple(others)
+
+
+def _fallbacks(run: Run) -> tuple[tuple[Provider, str], ...]:
+    found = map(resolve, run.agent._meta.fallback_models)
+    return tuple((provider.for_run(run), model) for provider, model in found)
 
 
 async def _asked(method: Any, run: Run) -> Any:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+
+from django.db import transaction
 
 from mlango.agents.handoffs import go_on_as_last
 from mlango.agents.resolve import run_for
+from mlango.conf import settings
 from mlango.core.memory import owner_key
-from mlango.core.run import CANCELLED, FAILED, STOPPED, WAITING, Run, ToolOutcome
+from mlango.core.run import CANCELLED, FAILED, QUEUED, RUNNING, STOPPED, WAITING, Run, ToolOutcome
+from mlango.core.usage import Usage
 from mlango.exceptions import Misused, TraceNotFound
 from mlango.runtime.sync import Call
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
     from mlango.core.provider import Message
-    from mlango.models import Span, Trace
+    from mlango.models import Attempt, DurableRun, Span, Trace
 
 RESUMABLE = (WAITING, STOPPED, CANCELLED, FAILED)
+# What a crash leaves of a sub-agent's durable run, whose lead goes on.
+LEFT_OPEN = (QUEUED, RUNNING)
 # What belongs to the run as it was begun, and so cannot be given again.
-FIXED = ("session_id", "history", "images", "files", "memory", "metadata")
+FIXED = ("session_id", "history", "images", "files", "memory", "metadata", "idempotency_key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +38,19 @@ class Recorded:
     history: list[Message]
     turn: list[Message]
     spans: list[Span]
+    durable: DurableRun | None
+    attempts: list[Attempt]
+    used: tuple[Usage, Decimal | None]
 
 
-def recorded(agent: Agent, trace: Any, options: dict[str, Any]) -> Recorded:
+def recorded(
+    agent: Agent, trace: Any, options: dict[str, Any], also: tuple[str, ...] = ()
+) -> Recorded:
     """Return what there is to go on with; asks the database.
 
-    ``trace`` is the row, its uuid, or the AgentRun. Raises TraceNotFound if there is none of
-    this agent and user, and Misused if it cannot go on.
+    ``trace`` is the row, its uuid, or the AgentRun; ``also`` are statuses that will do too.
+    Raises TraceNotFound if there is none of this agent and user, and Misused if it cannot
+    go on.
     """
     from mlango.models import Trace
 
@@ -52,20 +65,42 @@ def recorded(agent: Agent, trace: Any, options: dict[str, Any]) -> Recorded:
         raise TraceNotFound(f"{label} has no trace {uuid!r}.")
     if not found.opening_json:
         raise Misused(f"The run {uuid[:8]} was recorded without its content and cannot go on.")
-    if found.status not in RESUMABLE:
+    if found.status not in (*RESUMABLE, *also):
         raise _not_resumable(uuid, found.status)
-    user = user or _user_of(found)
-    return Recorded(found, user, found.history, found.turn, list(found.spans.all()))
+    return recorded_of(found, user or user_of(found))
+
+
+def recorded_of(trace: Trace, user: Any) -> Recorded:
+    """Return all that the rows say of a run; asks the database."""
+    return Recorded(
+        trace,
+        user,
+        trace.history,
+        trace.turn,
+        list(trace.spans.all()),
+        getattr(trace, "durable", None),
+        list(trace.attempts.all()),
+        trace.used,
+    )
 
 
 def take(run: Run) -> None:
     """Take the trace of a run that is to go on, so that nobody else goes on with it."""
-    from mlango.models import Trace
+    from mlango.models import DurableRun, Trace
+    from mlango.runtime.leases import worker_name
 
-    rows = Trace.objects.filter(pk=run.uuid, status__in=RESUMABLE)
-    if not rows.update(status=Trace.Status.RUNNING, ended_at=None):
-        status = Trace.objects.values_list("status", flat=True).get(pk=run.uuid)
-        raise _not_resumable(run.uuid, status)
+    also = LEFT_OPEN if run.lead is not None and run.is_durable else ()
+    with transaction.atomic(using=Trace.objects.db):
+        rows = Trace.objects.filter(pk=run.uuid, status__in=(*RESUMABLE, *also))
+        if not rows.update(status=Trace.Status.RUNNING, ended_at=None):
+            status = Trace.objects.values_list("status", flat=True).get(pk=run.uuid)
+            raise _not_resumable(run.uuid, status)
+        if run.is_durable and run.lead is None:
+            seconds = settings.LEASE_SECONDS
+            taken = DurableRun.objects.take(run.uuid, worker_name(), seconds)
+            if taken is None:
+                raise _not_resumable(run.uuid, Trace.Status.QUEUED)
+            run.journal.hold(taken)  # type: ignore[attr-defined]  # as it is durable
 
 
 def _not_resumable(uuid: str, status: str) -> Misused:
@@ -75,7 +110,7 @@ def _not_resumable(uuid: str, status: str) -> Misused:
 
 def resumed(agent: Agent, trace: Any, options: dict[str, Any], call: Call) -> Run:
     """Return the Run that goes on with ``trace``, for a caller who waits for it."""
-    run = _run(agent, recorded(agent, trace, options), options, call)
+    run = run_from(agent, recorded(agent, trace, options), options, call)
     take(run)
     return run
 
@@ -85,14 +120,18 @@ async def aresumed(
 ) -> Run:
     """Return the Run that goes on with ``trace``; ``lead`` is the run that it works for."""
     # Rows can be imported only once the apps are loaded.
-    from mlango.runtime.database import ask
+    from mlango.runtime.database import ask, write
 
-    run = _run(agent, await ask(recorded, agent, trace, options), options, lead=lead)
-    await ask(take, run)
+    also = LEFT_OPEN if lead is not None and lead.is_durable else ()
+    run = run_from(agent, await ask(recorded, agent, trace, options, also), options, lead=lead)
+    if lead is not None:
+        await write(lead, take, run)
+    else:
+        await ask(take, run)
     return run
 
 
-def _run(
+def run_from(
     agent: Agent,
     found: Recorded,
     options: dict[str, Any],
@@ -100,29 +139,68 @@ def _run(
     lead: Run | None = None,
 ) -> Run:
     """Return a Run in the state that the fold of the trace's rows gives."""
-    trace = found.trace
+    trace, spans = found.trace, found.spans
     begun = {
         "user": found.user,
         "session_id": trace.session_key,
         "metadata": trace.metadata,
     }
-    run = run_for(agent, trace.opening["said"], options | begun, call, lead, is_resumed=True)
+    said, journal = trace.opening["said"], _journal_of(agent, found, lead)
+    run = run_for(agent, said, options | begun, call, lead, is_resumed=True, journal=journal)
     run.uuid = trace.uuid
     run.parent = trace.parent_id
     run.history = found.history
     run.messages = [*found.history, *found.turn]
-    run.step = trace.steps
+    run.step = max([trace.steps, *(span.step for span in spans)])
     run.text = trace.output
-    run.usage = trace.usage
-    run.cost = trace.cost
-    run.ordering = max((span.ordering for span in found.spans), default=0)
-    run.tool_results = [_outcome(each) for each in found.spans if each.kind == each.Kind.TOOL]
-    run.journal.go_on(trace.span_count, trace.error_count)
-    go_on_as_last(run, found.spans)
+    run.usage, run.cost = found.used if run.is_durable else (trace.usage, trace.cost)
+    run.orderings = _orderings(spans)
+    run.ordering = max([span.ordering for span in spans] + [*run.orderings.values()], default=0)
+    run.tool_results = [_outcome(each) for each in spans if each.kind == each.Kind.TOOL]
+    run.journal.go_on(len(spans), sum(bool(span.error_type) for span in spans))
+    go_on_as_last(run, spans)
     return run
 
 
-def _user_of(trace: Trace) -> Any:
+def _journal_of(agent: Agent, found: Recorded, lead: Run | None) -> Any:
+    """Return the journal of a durable run; None for that of any other."""
+    from mlango.runtime.durable import DurableJournal
+
+    if lead is not None and isinstance(lead.journal, DurableJournal):
+        journal = DurableJournal(lead=lead.journal)
+    elif lead is None and found.durable is not None:
+        journal = DurableJournal()
+        journal.fingerprint = found.trace.fingerprint
+        journal.declared = agent._meta.fingerprint()
+    else:
+        return None
+    answered = _answered(found.spans)
+    journal.attempts = {
+        each.ordering: each
+        for each in found.attempts
+        if each.tool_call_id and each.tool_call_id not in answered
+    }
+    return journal
+
+
+def _answered(spans: list[Span]) -> set[str]:
+    return {span.tool_call_id for span in spans if span.kind == span.Kind.TOOL}
+
+
+def _orderings(spans: list[Span]) -> dict[str, int]:
+    """Return the places of the calls that have no result, each by its id."""
+    answered = _answered(spans)
+    asked = [span for span in spans if span.kind == span.Kind.LLM and span.output]
+    return {
+        call["id"]: span.ordering + place
+        for span in asked
+        for place, call in enumerate(span.output.get("tool_calls") or (), 1)
+        if call["id"] not in answered
+    }
+
+
+def user_of(trace: Trace) -> Any:
+    """Return the user of a run that is to go on. Raise Misused if there is none any more."""
     if trace.user is None and trace.owner_key:
         raise Misused(
             f"The run {trace.uuid[:8]} belongs to {trace.owner_key!r}, who is not in the "

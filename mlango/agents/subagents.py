@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -72,13 +73,14 @@ def tool_of(
         """
         return await delegate(agent, message, context, budget)
 
-    return tool(
+    made = tool(
         ask,
         name=name or name_of(agent),
         description=description or meta.description or f"Ask the agent {meta.verbose_name}.",
         # The sub-agent's run has a time of its own, and the run that calls it has another.
         **{"timeout": NEVER, "permission": meta.permission or None, **options},
     )
+    return replace(made, goes_on=True)
 
 
 async def delegate(

@@ -15,9 +15,9 @@ from mlango.core.context import Context
 from mlango.core.controls import Halt, Parked
 from mlango.core.events import Event, ToolCalled, ToolFinished
 from mlango.core.journal import TOOL, Entry
-from mlango.core.messages import tool_message
+from mlango.core.messages import order_results, tool_message
 from mlango.core.provider import ToolCall
-from mlango.core.run import Run, ToolOutcome
+from mlango.core.run import LEFT, Run, ToolOutcome
 from mlango.core.slots import slots
 from mlango.core.tasks import start
 from mlango.core.threads import in_pool, in_thread
@@ -66,12 +66,15 @@ class Job:
         "attributes",
         "call",
         "clock",
+        "committed",
         "deadline",
         "error",
         "is_approved",
         "is_parked",
+        "is_saved",
         "ordering",
         "outcome",
+        "saving",
         "started_at",
         "task",
         "timeout",
@@ -83,11 +86,13 @@ class Job:
         self.tool = tool
         self.ordering = ordering
         self.started_at = self.clock = 0.0
-        self.is_approved = self.is_parked = False
+        self.is_approved = self.is_parked = self.is_saved = False
         self.timeout: float | None = None
         self.deadline = NEVER
         self.task: asyncio.Task[None] | None = None
+        self.saving: asyncio.Task[None] | None = None
         self.outcome: ToolOutcome | None = None
+        self.committed: Any = None  # what an earlier process got of the tool, as rendered
         self.error = ""
         self.attributes: dict[str, Any] | None = None
 
@@ -112,7 +117,7 @@ class Batch:
     def __init__(self, run: Run, calls: list[ToolCall]) -> None:
         self.run = run
         lookup = run.toolbox.get
-        self.jobs = [Job(call, lookup(call.name), run.next_ordering()) for call in calls]
+        self.jobs = [Job(call, lookup(call.name), run.ordering_of(call)) for call in calls]
         self.left = len(calls)  # the calls whose end was not told yet
         self.pending = deque(self.jobs)
         self.announced: Job | None = None
@@ -129,6 +134,8 @@ class Batch:
             return run.outbox.popleft()
         for job in running:
             if job.outcome is not None:
+                if run.journal.saves and not self._is_safe(job):
+                    continue
                 running.remove(job)
                 self.left -= 1
                 return finished(run, job.outcome)
@@ -147,10 +154,43 @@ class Batch:
     def finish(self) -> None:
         """Add the results in call order, whatever the order in which the tools ended."""
         if self.running:
+            if self.run.status == "running":  # its reader has left
+                self.run.cut()
             self._cancel()
         for job in self.jobs:
-            if not job.is_parked:
-                _add(self.run, job, job.outcome or job.end(CANCELLED, "cancelled"))
+            if job.is_parked:
+                continue
+            outcome = job.outcome or job.end(CANCELLED, "cancelled")
+            if not self._is_left_open(job):
+                _add(self.run, job, outcome)
+        if self.run.reply is None:  # an earlier process had the results of other calls
+            order_results(self.run.messages)
+
+    def _is_left_open(self, job: Job) -> bool:
+        """Return whether a call that did not end is one for whoever goes on with the run."""
+        if self.run.status not in LEFT or job.outcome is None:
+            return False
+        return job.outcome.error_type == "cancelled"
+
+    def _is_safe(self, job: Job) -> bool:
+        """Return whether a call's outcome is in the journal; have it put there if not."""
+        if job.saving is None:
+            if self._is_left_open(job):
+                return True
+            job.deadline = NEVER
+            job.saving = start(self._save(job), self.run.context)
+        return job.is_saved
+
+    async def _save(self, job: Job) -> None:
+        run = self.run
+        assert job.outcome is not None
+        try:
+            await run.journal.save(_entry(run, job, job.outcome))
+        except Halt as halt:
+            run.halt(halt)
+        finally:
+            job.is_saved = True
+            run.watch.wake()
 
     def _may_start(self) -> bool:
         run, running = self.run, self.running
@@ -178,14 +218,18 @@ class Batch:
     async def rest(self) -> None:
         """Wait until a job ends, a deadline passes, or someone has something to tell."""
         run = self.run
-        ended = [job for job in self.running if job.outcome is not None or job.is_parked]
-        if ended or not self.running:
+        if any(self._has_ended(job) for job in self.running) or not self.running:
             return
         if not run.aborted:
             deadline = min(run.deadline, *(job.deadline for job in self.running))
             with suppress(TimedOut, Interrupted):
                 await run.watch.wait(run.watch.waker(), deadline)
         self._end_overdue(monotonic())
+
+    def _has_ended(self, job: Job) -> bool:
+        if job.outcome is None:
+            return job.is_parked
+        return job.is_saved or not self.run.journal.saves or self._is_left_open(job)
 
     def _end_overdue(self, now: float) -> None:
         run = self.run
@@ -229,25 +273,26 @@ def _add(run: Run, job: Job, outcome: ToolOutcome) -> ToolOutcome:
     """Add a result to the conversation and the journal."""
     run.add(tool_message(outcome.tool_call_id, outcome.content, outcome.is_error))
     run.tool_results.append(outcome)
-    if not run.journal.writes:
-        return outcome
-    run.journal.write(
-        Entry(
-            TOOL,
-            outcome.name,
-            job.ordering,
-            run.step,
-            job.started_at or time(),
-            outcome.duration_s,
-            job.call.arguments,
-            outcome.content,
-            outcome.tool_call_id,
-            job.error or (str(outcome.content) if outcome.is_error else ""),
-            outcome.error_type,
-            attributes=_attributes(job, outcome),
-        )
-    )
+    if run.journal.writes and not job.is_saved:
+        run.journal.write(_entry(run, job, outcome))
     return outcome
+
+
+def _entry(run: Run, job: Job, outcome: ToolOutcome) -> Entry:
+    return Entry(
+        TOOL,
+        outcome.name,
+        job.ordering,
+        run.step,
+        job.started_at or time(),
+        outcome.duration_s,
+        job.call.arguments,
+        outcome.content,
+        outcome.tool_call_id,
+        job.error or (str(outcome.content) if outcome.is_error else ""),
+        outcome.error_type,
+        attributes=_attributes(job, outcome),
+    )
 
 
 def _attributes(job: Job, outcome: ToolOutcome) -> dict[str, Any]:
@@ -272,7 +317,8 @@ async def perform(run: Run, job: Job) -> None:
         if tool.approval and not job.is_approved:
             raise ToolError(f"The tool {tool.name!r} needs an approval, which nobody gave.")
         invoke = _tried if tool.retries else _invoke
-        content, is_error, details = await invoke(run, job, tool, arguments)
+        result = job.committed or await invoke(run, job, tool, arguments)
+        content, is_error, details = result
         outcome = job.made(content, "tool" if is_error else "", details)
         for after in run.controls.after_call:
             outcome = await after(run, job, outcome)
@@ -403,7 +449,7 @@ async def _in_thread(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) 
         finally:
             free()
 
-    work = partial(_in_transaction, job, call) if tool.atomic else call
+    work = partial(_in_transaction, run, job, call) if tool.is_transactional else call
     try:
         value = await (in_thread if tool.thread_sensitive else in_pool)(work)
     finally:
@@ -414,14 +460,21 @@ async def _in_thread(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) 
     return value
 
 
-def _in_transaction(job: Job, call: Callable[[], Any]) -> Any:
-    """Keep what a call writes only if it ends well, and while someone still waits for it."""
+def _in_transaction(run: Run, job: Job, call: Callable[[], Any]) -> Any:
+    """Keep what a call writes only if it ends well, and while someone still waits for it.
+
+    The journal says so in the same transaction.
+    """
     from django.db import transaction  # the core loads without the ORM
 
     with transaction.atomic():
         value = call()
         if job.outcome is not None:
             transaction.set_rollback(True)
+        elif isinstance(value, tuple):  # not where a plain function has returned an awaitable
+            content, is_error, details = value
+            made = job.made(content, "tool" if is_error else "", details)
+            job.is_saved = run.journal.commit_with(_entry(run, job, made))
         return value
 
 

@@ -13,14 +13,12 @@ if TYPE_CHECKING:
     from mlango.core.calls import Job
     from mlango.core.provider import Completion, Message
     from mlango.core.run import Run, ToolOutcome
-    from mlango.exceptions import ProviderError
 
 SEAMS = (
     "hear",
     "begin",
     "before_model",
     "holds",
-    "mend",
     "after_model",
     "before_call",
     "after_call",
@@ -35,10 +33,24 @@ class Halt(Exception):
     It ends as ``stopped``; with an ``error``, as ``failed`` by that.
     """
 
+    status = ""  # how the run ends instead
+
     def __init__(self, reason: str, text: str, *, error: Exception | None = None) -> None:
         super().__init__(text)
         self.reason = reason
         self.error = error
+
+
+class Leave(Halt):
+    """Ends the run in this process only.
+
+    With the status ``queued`` another process goes on with it; with ``lost`` one does so
+    already, and nothing more may be written.
+    """
+
+    def __init__(self, status: str, text: str) -> None:
+        super().__init__("released", text)
+        self.status = status
 
 
 class Parked(Exception):
@@ -64,14 +76,6 @@ class Control:
 
     def holds(self, run: Run) -> bool:
         """Return whether what the model says must be held back for now."""
-        return False
-
-    async def mend(self, run: Run, error: ProviderError) -> bool:
-        """Return whether the model may be asked at once again after ``error``.
-
-        Called for a call that failed before anything was released, and only where the
-        control has changed what the model reads is the answer yes.
-        """
         return False
 
     async def after_model(self, run: Run, completion: Completion) -> Completion:
@@ -107,7 +111,6 @@ class Controls:
     begin: Seam
     before_model: Seam
     holds: tuple[Callable[[Run], bool], ...]
-    mend: Seam
     after_model: Seam
     before_call: Seam
     after_call: Seam

@@ -6,14 +6,18 @@ fold of that (``mlango.core.state``), so a journal is also what resume and memor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from mlango.core.threads import in_thread
 from mlango.core.usage import Usage
 
 if TYPE_CHECKING:
     from mlango.core.run import Run
+
+T = TypeVar("T")
 
 LLM, TOOL, AGENT, MEMORY = "llm", "tool", "agent", "memory"
 
@@ -53,6 +57,21 @@ class Journal:
     def wants_sync(self) -> bool:
         """Whether the run should wait for ``sync`` at the end of this step."""
         return False
+
+    # Whether a call's outcome is told only once it is safe.
+    saves: ClassVar[bool] = False
+
+    async def do(self, function: Callable[..., T], /, *args: Any) -> T:
+        """Call a function that writes rows, while this process may write for the run."""
+        result: T = await in_thread(function, *args)
+        return result
+
+    def commit_with(self, entry: Entry) -> bool:
+        """Write a tool call down in the transaction of its tool; return whether it was."""
+        return False
+
+    async def save(self, entry: Entry) -> None:
+        """Write ``entry`` down and return when it is safe."""
 
     # Whether write() keeps anything, so that the loop need not make entries for nothing.
     writes: ClassVar[bool] = False

@@ -29,7 +29,7 @@ from mlango.core.messages import open_calls, repaired, size, text_of
 from mlango.core.model import ModelCall
 from mlango.core.provider import Completion, Message, ToolCall
 from mlango.core.retry import Attempts
-from mlango.core.run import CANCELLED, FAILED, FINISHED, STOPPED, WAITING, Run
+from mlango.core.run import CANCELLED, FAILED, FINISHED, LEFT, STOPPED, WAITING, Run
 from mlango.core.threads import settle
 from mlango.core.values import clean
 from mlango.core.watch import Interrupted, TimedOut
@@ -44,44 +44,34 @@ async def iterate(run: Run) -> AsyncGenerator[Event]:
     """Yield the events of ``run``, from Started to Finished or Failed."""
     run.watch.attach()
     settle(run.context)
-    run.seq = 1  # 0 is the first event's, which is told once what was said is checked
     if run.bounds.run_timeout is not None:
         run.deadline = monotonic() + run.bounds.run_timeout
     try:
-        await run.spawn(_begin(run))
-        yield _started(run)
+        yield run.emit(Started, run.label, run.uuid, run.session_id, said_text(run.said))
         async with aclosing(_work(run)) as events:
             async for event in events:
                 yield event
     except Halt as halt:
         run.halt(halt)
     except Interrupted:
-        run.stop(CANCELLED, "cancelled", "The run was stopped.")
+        run.cut()
     except TimedOut:
         run.time_out()
     except Exception as error:  # noqa: BLE001 - the one place where a failure ends a run
         _fail(run, error)
     except BaseException:  # the reader left, or its task was cancelled
-        run.stop(CANCELLED, "cancelled", "The run was stopped.")
+        run.cut()
         raise
     finally:
         await _end(run)
-    for event in last_events(run):
-        yield event
+    if run.status not in LEFT:  # else the process that goes on tells how it ended
+        for event in last_events(run):
+            yield event
 
 
 def said_text(said: list[Message]) -> str:
     """Return the text of what was said, for people."""
     return "\n".join(text_of(message["content"]) for message in said)
-
-
-def _started(run: Run) -> Event:
-    """Return the first event, which tells nothing of what was said that is not checked."""
-    run.is_told = True
-    said = said_text(run.heard)
-    return Started(
-        0, run.uuid, 0, run.started_at, run.parent, run.label, run.uuid, run.session_id, said
-    )
 
 
 def _fail(run: Run, error: Exception) -> None:
@@ -97,8 +87,6 @@ def _fail(run: Run, error: Exception) -> None:
 def last_events(run: Run) -> list[Event]:
     """Return what is left to tell of a run that has ended."""
     told, result = list(run.drain()), run.result()
-    if not run.is_told:
-        told.insert(0, _started(run))
     if run.status == FAILED:
         return [*told, run.emit(Failed, run.error, type(run.exception).__name__, result)]
     return [*told, run.emit(Finished, result)]
@@ -117,15 +105,19 @@ async def _end(run: Run) -> None:
 async def _store(run: Run) -> None:
     if run.children:
         await asyncio.wait(run.children)
-    if run.status != WAITING:
+    if run.status != WAITING and run.status not in LEFT:
         for _ in refuse(run, open_calls(run.messages), CANCELLED_CALL, "cancelled"):
             pass
     try:
+        if run.journal.saves:
+            await run.journal.sync()  # nothing is given back or remembered by one who lost it
         for end in run.controls.end:
             await end(run)
         if run.memory and run.memory_key and _is_remembered(run):
             turn = [*run.said, *run.messages[len(run.history) + len(run.said) :]]
             await run.memory.aappend(run.memory_key, turn)
+    except Halt as halt:
+        run.status = halt.status or run.status
     except Exception as error:  # noqa: BLE001 - what was done must be stored all the same
         _fail(run, error)
     finally:
@@ -137,12 +129,13 @@ async def _store(run: Run) -> None:
 
 
 def _is_remembered(run: Run) -> bool:
-    return run.status not in (FAILED, WAITING) and run.stop_reason not in NOT_REMEMBERED
+    return run.status not in (FAILED, WAITING, *LEFT) and run.stop_reason not in NOT_REMEMBERED
 
 
 async def _work(run: Run) -> AsyncGenerator[Event]:
     # One generator for all steps: opening one for each model call and each batch of tool
     # calls would cost more than everything else in the loop.
+    await run.spawn(_begin(run))
     calls = open_calls(run.messages)  # what a run that goes on has left open
     while True:
         if not calls:
@@ -170,15 +163,11 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
                         yield heard
                     break
                 except ProviderError as error:
-                    failed = error
+                    attempts = attempts or Attempts(run)
+                    further = attempts.next(error)
                 finally:
                     await call.close()
-                if run.controls.mend and await run.spawn(_is_mended(run, failed)):
-                    for event in run.drain():
-                        yield event
-                    continue
-                attempts = attempts or Attempts(run)
-                yield attempts.next(failed)
+                yield further
                 await run.watch.wait(asyncio.sleep(attempts.delay), run.deadline)
             if attempts is not None:
                 attempts.close()
@@ -202,7 +191,7 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
             finally:
                 batch.finish()
             if batch.is_parked and not run.aborted:
-                run.stop(WAITING, "awaiting_approval")
+                run.park()
         if run.journal.wants_sync:
             await run.spawn(run.journal.sync())
         yield _step_finished(run)
@@ -219,16 +208,6 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
             return
         said = await _heard(run, run.follow_ups, run.follow_up_mode, "follow_up")
         run.note(FollowedUp, said_text(said))
-
-
-async def _is_mended(run: Run, error: ProviderError) -> bool:
-    """Return whether a control has made the failed model call one that may succeed."""
-    if run.released:
-        return False
-    for mend in run.controls.mend:
-        if await mend(run, error):
-            return True
-    return False
 
 
 def _step_finished(run: Run) -> Event:
@@ -264,7 +243,6 @@ async def _begin(run: Run) -> None:
         for hear in run.controls.hear:
             run.said = await hear(run, run.said)
         run.messages = [*run.history, *run.said]
-    run.is_heard = True
     run.chars = sum(map(size, run.messages))
     run.call_ids = {
         call["id"] for message in run.messages for call in message.get("tool_calls") or ()
@@ -296,6 +274,8 @@ def _must_stop(run: Run) -> bool:
     bounds = run.bounds
     if run.aborted:
         run.stop(CANCELLED, "cancelled", "The run was stopped.")
+    elif run.is_leaving:
+        run.park()
     elif bounds.max_steps is not None and run.step >= bounds.max_steps:
         run.stop(STOPPED, "max_steps", f"Stopped after {run.step} steps (max_steps).")
     elif bounds.max_history_chars is not None and run.chars > bounds.max_history_chars:

@@ -248,6 +248,17 @@ def open_calls(messages: list[Message]) -> list[ToolCall]:
     return []
 
 
+def order_results(messages: list[Message]) -> None:
+    """Put the results at the end of ``messages`` in the order of their calls."""
+    start = len(messages)
+    while start and messages[start - 1]["role"] == "tool":
+        start -= 1
+    if start:
+        asked = messages[start - 1].get("tool_calls") or ()
+        places = {call["id"]: place for place, call in enumerate(asked)}
+        messages[start:] = sorted(messages[start:], key=lambda m: places[m["tool_call_id"]])
+
+
 NO_RESULT = "No result: the call did not end, or its result was lost."
 
 

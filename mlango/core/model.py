@@ -203,7 +203,7 @@ class ModelCall:
             run.reply = completion = _normalised(run, completion)
             message = assistant_message(completion, run.provider.name)
             run.add(message)
-        elif self.texts and not isinstance(error, ProviderError):
+        elif self.texts and not isinstance(error, ProviderError) and not self._is_repeated(error):
             # What the reader has seen stays in the conversation.
             message = {"role": "assistant", "content": clean("".join(self.texts))}
             run.text = message["content"]
@@ -228,6 +228,10 @@ class ModelCall:
                 self._attributes(completion),
             )
         )
+
+    def _is_repeated(self, error: Any) -> bool:
+        """Return whether another process makes this call again."""
+        return error == "cancelled" and self.run.is_kept
 
     def _input(self) -> dict[str, Any]:
         run = self.run

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from typing import Any
 
+from mlango.core.durability import Durable
 from mlango.core.limits import Limits
 from mlango.core.policy import Rule, rules_of
 from mlango.core.quota import Quota
@@ -101,6 +102,7 @@ class Options:
     subagents: tuple[Any, ...] = ()
     handoffs: tuple[Any, ...] = ()
     max_subagent_depth: int = 1
+    durable: Durable | bool = False
     tracing: bool = UNSET
     capture_content: bool = UNSET
     disclose_errors: bool = False
@@ -261,6 +263,7 @@ _RULES: dict[str, tuple[Any, str]] = {
         "a list of rules, or a dict with allow, ask and deny",
     ),
     "ask_question": _FLAG,
+    "durable": (lambda value: isinstance(value, bool | Durable), "True, False or Durable(...)"),
     "abstract": _FLAG,
     "app_label": _TEXT,
     "verbose_name": _TEXT,

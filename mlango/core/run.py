@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound=Event)
 
+RUNNING = "running"
 FINISHED, STOPPED, WAITING, CANCELLED, FAILED = (
     "finished",
     "stopped",
@@ -41,6 +42,9 @@ FINISHED, STOPPED, WAITING, CANCELLED, FAILED = (
     "cancelled",
     "failed",
 )
+# How a durable run is left by a process: for others to go on with, or because they do.
+QUEUED, LOST = "queued", "lost"
+LEFT = (QUEUED, LOST)
 
 
 @quick
@@ -217,8 +221,9 @@ class Run:
     budget: Any = None
     approvals: list[Any] = field(default_factory=list)
     is_resumed: bool = False
-    is_heard: bool = False  # whether what was said is as the controls let it be read
-    is_told: bool = False  # whether the first event is on its way to the reader
+    is_durable: bool = False  # it goes on without its reader, and without this process
+    is_leaving: bool = False  # at the end of its step, another process is to go on
+    orderings: dict[str, int] = field(default_factory=dict)  # of the calls that are open
     status: str = "running"
     stop_reason: str = ""
     error: str = ""
@@ -247,12 +252,6 @@ class Run:
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     watch: Watch = field(default_factory=Watch)
 
-    @property
-    def heard(self) -> list[Message]:
-        """What was said, as it may be told and stored: nothing before it is checked."""
-        needs_no_check = self.resolve is None and not self.controls.hear
-        return self.said if self.is_heard or needs_no_check else []
-
     # -- what the loop does -------------------------------------------------------------
 
     def emit(self, kind: Callable[..., E], *fields: Any) -> E:
@@ -278,6 +277,10 @@ class Run:
         self.ordering += 1
         return self.ordering
 
+    def ordering_of(self, call: ToolCall) -> int:
+        """Return the place of a call, which it keeps when the run goes on elsewhere."""
+        return self.orderings.pop(call.id, 0) or self.next_ordering()
+
     def count(self, usage: Usage, cost: Decimal | None) -> None:
         """Add what a model call used, to the runs that this one works for too."""
         self.usage = self.usage + usage if self.usage is not NO_USAGE else usage
@@ -294,7 +297,29 @@ class Run:
         """End as a control says."""
         if halt.error is not None and self.status == "running":
             self.exception = halt.error
-        self.stop(FAILED if halt.error else STOPPED, halt.reason, str(halt))
+        status = halt.status or (FAILED if halt.error else STOPPED)
+        self.stop(status, halt.reason, str(halt))
+
+    def cut(self) -> None:
+        """Note that it was told to stop, or that its reader has left."""
+        if self.is_kept:
+            self.stop(QUEUED, "released")
+        else:
+            self.stop(CANCELLED, "cancelled", "The run was stopped.")
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether another process goes on with the run if it ends here and now."""
+        if self.lead is not None:
+            return self.lead.is_leaving or self.lead.status in LEFT
+        return self.is_durable and not self.aborted
+
+    def park(self) -> None:
+        """Note that calls were left open: for people to decide, or another process to make."""
+        if self.is_leaving:
+            self.stop(QUEUED, "released")
+        else:
+            self.stop(WAITING, "awaiting_approval")
 
     def time_out(self) -> None:
         """Note that the run's time is up."""
@@ -370,6 +395,12 @@ class Run:
         """Stop the run. What it has done is kept."""
         self.aborted = True
         self.watch.interrupt_soon()
+
+    def leave(self, *, now: bool = False) -> None:
+        """Have another process go on from the next step; with ``now``, from this one."""
+        self.is_leaving = True
+        if now:
+            self.watch.interrupt_soon()
 
     def _queue(self, queue: deque[list[Message]], message: Any) -> None:
         if self.status != "running":

@@ -56,6 +56,7 @@ class Tool:
     atomic: bool | None = None
     on_overflow: str = "truncate"
     tags: tuple[str, ...] = ()
+    goes_on: bool = False  # called again after a crash, it goes on where it was
     method: Any = field(default=None, repr=False)
     kind: str = field(init=False)
     _schema: dict[str, Any] = field(init=False, repr=False, compare=False)
@@ -79,7 +80,7 @@ class Tool:
             made = Parameters.from_schema(self.parameters, signature, strict=self.strict)
             _set(self, "parameters", made)
         _set(self, "kind", kind_of(self.fn))
-        if self.atomic and self.is_async:
+        if self.is_transactional and self.is_async:
             raise ToolDefinitionError(
                 f"The tool {self.name!r} cannot be atomic: it is async, and a transaction belongs "
                 f"to one thread. Make it a plain function, or open transaction.atomic() in one."
@@ -116,6 +117,11 @@ class Tool:
     def is_async(self) -> bool:
         """Whether calling the function needs a running event loop."""
         return self.kind in ("async", "async_generator")
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether each call runs in a transaction, which also writes it down."""
+        return self.effect == "transactional" if self.atomic is None else self.atomic
 
     @property
     def source(self) -> str:

@@ -36,12 +36,7 @@ def resumed(agent: Agent, trace: Any, **options: Any) -> RunStream:
 
 def open_in(trace: Trace) -> ApprovalQuerySet:
     """Return what a run, or a sub-agent's in it, still waits for."""
-    pks, newest = {trace.pk}, {trace.pk}
-    while newest:
-        children = Trace.objects.filter(parent__in=newest, status=WAITING)
-        newest = set(children.values_list("pk", flat=True)) - pks
-        pks |= newest
-    return Approval.objects.filter(trace__in=pks).open()
+    return Approval.objects.filter(trace__in=trace.tree).open()
 
 
 def ready() -> Iterator[Trace]:

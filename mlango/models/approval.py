@@ -6,7 +6,6 @@ from typing import Any
 from uuid import uuid4
 
 from django.conf import settings
-from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.db import models
 from django.db.models import Q
@@ -16,8 +15,10 @@ from django.utils.translation import gettext_lazy as _
 from mlango.core.memory import owner_key
 from mlango.core.values import dumps
 from mlango.exceptions import AlreadyDecided, Misused
+from mlango.models.durable import DurableRun
 from mlango.models.json import decoded
 from mlango.models.owned import OwnedQuerySet
+from mlango.models.trace import Trace
 
 DECIDE_ANY = "mlango.decide_approval"
 
@@ -148,7 +149,7 @@ class Approval(models.Model):
 
     def approve(self, *, by: Any, note: str = "") -> None:
         """Let the call run as it was shown."""
-        self._expect(self.Kind.TOOL)
+        self._expect(self.Kind.TOOL, self.Kind.CHANGE)
         self._decide(by, status=self.Status.APPROVED, note=note)
 
     def reject(self, *, by: Any, reason: str = "") -> None:
@@ -171,30 +172,50 @@ class Approval(models.Model):
         self._expect(self.Kind.QUESTION)
         self._decide(by, status=self.Status.APPROVED, note=text)
 
-    def _expect(self, kind: str) -> None:
-        """Raise Misused unless it is of this kind: an answer must never let a call run."""
-        if self.kind != kind:
-            raise Misused(
-                f"{self.uuid[:8]} is a question. Use answer() or reject()."
-                if self.kind == self.Kind.QUESTION
-                else f"{self.uuid[:8]} is a call of a tool. Use approve(), edit() or reject()."
-            )
+    def happened(self, *, by: Any, note: str = "") -> None:
+        """Say that a call which a crash cut off had its effect; the model reads the note."""
+        self._say(self.Choice.HAPPENED, by, note)
+
+    def did_not_happen(self, *, by: Any, note: str = "") -> None:
+        """Say that a call which a crash cut off had no effect; it is not made again."""
+        self._say(self.Choice.DID_NOT, by, note)
+
+    def run_again(self, *, by: Any, note: str = "") -> None:
+        """Have a call which a crash cut off be made once more."""
+        self._say(self.Choice.AGAIN, by, note)
+
+    def _say(self, choice: str, by: Any, note: str) -> None:
+        self._expect(self.Kind.UNKNOWN)
+        self._decide(by, status=self.Status.APPROVED, note=note, choice=choice)
+
+    def _expect(self, *kinds: str) -> None:
+        """Raise Misused unless it is of these kinds: an answer must never let a call run."""
+        if self.kind not in kinds:
+            raise Misused(f"{self.uuid[:8]} is {WHAT_IT_IS[self.kind]}.")
 
     def _decide(self, by: Any, **values: Any) -> None:
         if not self.may_decide(by):
             raise PermissionDenied(
                 f"You may not decide the approval {self.uuid[:8]}. It takes {self.who_may()}."
             )
-        # An operator has no account, and neither has a program with a token of its own.
-        user = by if isinstance(by, get_user_model()) else None
+        user = None if isinstance(by, Operator) else by
         rows = type(self)._default_manager.using(self._state.db)
         mine = rows.filter(pk=self.pk)
         decided = mine.open().update(decided_by=user, decided_at=Now(), **values)
         if not decided:
             mine.expire()
         self.refresh_from_db()
-        if not decided:
+        if decided:
+            self.wake()
+        else:
             raise AlreadyDecided(f"The approval {self.uuid[:8]} is {self.status} already.")
+
+    def wake(self) -> None:
+        """Have a durable run go on that waits for nothing more."""
+        rows = type(self)._default_manager.using(self._state.db)
+        trace = Trace.objects.using(self._state.db).filter(pk=self.trace_id).first()
+        if trace is not None and not rows.filter(trace__in=trace.root.tree).open().exists():
+            DurableRun.objects.using(self._state.db).wake(trace.root.pk)
 
     def use(self) -> bool:
         """Take what was approved, once; return whether it was there to take."""
@@ -216,3 +237,13 @@ class Approval(models.Model):
             "note": self.note,
             "expires_at": self.expires_at.isoformat() if self.expires_at else None,
         }
+
+
+WHAT_IT_IS: dict[str, str] = {
+    Approval.Kind.TOOL: "a call of a tool. Use approve(), edit() or reject()",
+    Approval.Kind.QUESTION: "a question. Use answer() or reject()",
+    Approval.Kind.UNKNOWN: (
+        "a call that a crash cut off. Use happened(), did_not_happen(), run_again() or reject()"
+    ),
+    Approval.Kind.CHANGE: "about an agent that has changed. Use approve() or reject()",
+}

@@ -34,7 +34,7 @@ class Attempt(models.Model):
     started_at = models.DateTimeField(_("started"))
     result_json = models.TextField(blank=True, default="")
 
-    # {"content", "error_type", "details"} of the outcome
+    # what the model is to read, whether it is an error, and its details
     result = decoded("result_json")
 
     class Meta:

@@ -65,7 +65,7 @@ class DurableRunQuerySet(OwnedQuerySet["DurableRun"]):
 
     def take(self, pk: str, worker: str, seconds: float) -> DurableRun | None:
         """Claim a run that waits, stopped or failed, for a process that goes on with it."""
-        resting = self.filter(pk=pk, due_at__isnull=True)
+        resting = self.filter(pk=pk, worker="")
         held = _held(F("token") + 1, worker, seconds)
         return self.get(pk=pk) if resting.update(cancel_requested=False, **held) else None
 
@@ -73,10 +73,16 @@ class DurableRunQuerySet(OwnedQuerySet["DurableRun"]):
         """Return the run while this token still holds it."""
         return self.filter(pk=pk, token=token, due_at__isnull=False).exclude(worker="")
 
-    def renew(self, worker: str, pks: Iterable[str], seconds: float) -> dict[str, DurableRun]:
-        """Lengthen a worker's leases; return the rows of those that it still has, by key."""
+    def mine(
+        self, worker: str, pks: Iterable[str], renew: float | None = None
+    ) -> dict[str, DurableRun]:
+        """Return those of the runs that a worker still has, by key.
+
+        With ``renew`` their leases last so many seconds from now.
+        """
         mine = self.filter(pk__in=list(pks), worker=worker, due_at__isnull=False)
-        mine.update(due_at=_in(seconds))
+        if renew is not None:
+            mine.update(due_at=_in(renew))
         return {run.pk: run for run in mine.only("token", "cancel_requested")}
 
     def give_back(self, pk: str, token: int, seconds: float = 0.0) -> bool:

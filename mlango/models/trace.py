@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -201,6 +202,17 @@ class Trace(models.Model):
         return trace
 
     @property
+    def tree(self) -> set[str]:
+        """The keys of this run and of those that wait and work for it."""
+        pks, newest = {self.pk}, {self.pk}
+        rows = type(self)._default_manager.using(self._state.db)
+        while newest:
+            children = rows.filter(parent__in=newest, status=Trace.Status.WAITING)
+            newest = set(children.values_list("pk", flat=True)) - pks
+            pks |= newest
+        return pks
+
+    @property
     def duration_s(self) -> float | None:
         """How many seconds the run took; None if it has not ended."""
         return None if self.ended_at is None else (self.ended_at - self.started_at).total_seconds()
@@ -215,6 +227,19 @@ class Trace(models.Model):
             self.reasoning_tokens,
             self.estimated,
         )
+
+    @property
+    def used(self) -> tuple[Usage, Decimal | None]:
+        """What the model calls used, with those of the runs that work for this one, and cost.
+
+        It is up to date while the run goes on, too.
+        """
+        asked = [span for span in self.spans.all() if span.kind == Span.Kind.LLM]
+        used = [(span.usage or Usage(), span.cost) for span in asked if span.output_json]
+        used += [child.used for child in self.children.all()]
+        costs = [cost for _, cost in used]
+        cost = None if None in costs else sum(filter(None, costs), Decimal(0))
+        return sum((usage for usage, _ in used), Usage()), cost
 
     def describe(self) -> dict[str, Any]:
         """Return what a list of runs shows, JSON-safe and without content."""

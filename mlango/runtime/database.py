@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from asgiref.sync import AsyncToSync, SyncToAsync
 from django.db import connections, router
 
+from mlango.core.run import Run
 from mlango.core.threads import in_pool, in_thread
 from mlango.models import Trace
 from mlango.runtime.sync import Caller
@@ -51,6 +52,11 @@ async def ask(function: Callable[..., T], /, *args: Any) -> T:
         place = in_thread if has_caller() else in_pool
     result: T = await place(partial(function, *args))
     return result
+
+
+async def write(run: Run, function: Callable[..., T], /, *args: Any) -> T:
+    """Call a function that writes rows for a run, while this process may write for it."""
+    return await (run.journal.do if run.journal.saves else ask)(function, *args)
 
 
 def has_caller() -> bool:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from time import time
 from typing import Any
 
+from django.db import DEFAULT_DB_ALIAS, connections
+
 from mlango.conf import settings
 from mlango.core.journal import LLM, TOOL, Entry, Journal
 from mlango.core.run import Run
@@ -74,12 +76,27 @@ class RowJournal(Journal):
             self.failed(INSERT_TRACE, error)
 
     def write(self, entry: Entry) -> None:
+        self._put(INSERT_SPAN, self._span_values, self._counted(entry))
+
+    def _counted(self, entry: Entry) -> tuple[Entry, int | None]:
+        """Count an entry and return it with the place of the model call that asked for it."""
         self._spans += 1
         self._errors += bool(entry.error_type)
         parent = self._asked if entry.kind == TOOL else None
         if entry.kind == LLM:
             self._asked = entry.ordering
-        self._put(INSERT_SPAN, self._span_values, (entry, parent))
+        return entry, parent
+
+    def commit_with(self, entry: Entry) -> bool:
+        """Write the call of an atomic tool in its transaction, where that is possible.
+
+        What controls may still change is written when they have.
+        """
+        run = self._run
+        if self.lost or run is None or run.controls.after_call or self._alias != DEFAULT_DB_ALIAS:
+            return False
+        INSERT_SPAN.execute(connections[self._alias], [self._span_values(self._counted(entry))])
+        return True
 
     async def sync(self) -> None:
         try:

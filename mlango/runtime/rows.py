@@ -32,11 +32,17 @@ _SECRET = re.compile(r"(?i)api_?key|secret|passw|authori|credential|headers|(^|_
 
 
 def trace_values(run: Run) -> Values:
+    """Return the values of the row of a run that begins."""
+    trace = trace_of(run)
+    return [getattr(trace, column) for column in INSERT_TRACE.columns]
+
+
+def trace_of(run: Run) -> Trace:
     """Return the row of a run that begins."""
-    said = said_text(run.heard) if run.capture_content else ""
+    said = said_text(run.said) if run.capture_content else ""
     user = run.user
     is_row = isinstance(user, get_user_model())
-    trace = Trace(
+    return Trace(
         uuid=run.uuid,
         agent=run.label[:200],
         user_id=user.pk if is_row else None,
@@ -53,11 +59,10 @@ def trace_values(run: Run) -> Values:
         metadata_json=dumps(run.metadata) if run.metadata else "",
         started_at=moment(run.started_at),
     )
-    return [getattr(trace, column) for column in INSERT_TRACE.columns]
 
 
 def _opening(run: Run) -> dict[str, Any]:
-    opening: dict[str, Any] = {"system": run.system, "said": run.heard}
+    opening: dict[str, Any] = {"system": run.system, "said": run.said}
     if isinstance(run.history, History) and run.history.traces:
         return opening | {"traces": run.history.traces}
     return opening | {"messages": run.history}

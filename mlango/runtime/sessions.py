@@ -24,7 +24,7 @@ from django.db import OperationalError, connections, transaction
 from mlango.conf import settings
 from mlango.core.loop import said_text
 from mlango.core.memory import SessionKey, check_session_id
-from mlango.core.run import Run
+from mlango.core.run import LOST, Run
 from mlango.core.watch import Interrupted
 from mlango.exceptions import SessionBusy
 from mlango.models import Session
@@ -115,10 +115,8 @@ class SessionTurn:
         if self._entered:
             writer.leave()
         try:
-            if self._alias:
-                await self._do(
-                    lambda: self._row().release_turn(run.uuid, _title(run)), RELEASE_TIMEOUT
-                )
+            if self._alias and run.status != LOST:  # else the turn is that of another process
+                await self._do(lambda: self._row().release_turn(run.uuid), RELEASE_TIMEOUT)
         except Exception as error:  # noqa: BLE001 - best effort: the turn ends by itself
             self._log(error)
         finally:
@@ -216,7 +214,7 @@ class SessionTurn:
             key=key.session_id,
             defaults={
                 "owner_id": user.pk if isinstance(user, get_user_model()) else None,
-                "title": _title(run),
+                "title": said_text(run.said)[:MAX_TITLE] if run.capture_content else "",
             },
         )
         return row.pk
@@ -245,8 +243,3 @@ class SessionTurn:
             self._log(error)
         elif not renewed.result():
             self._log(SessionBusy("another run took the turn"))
-
-
-def _title(run: Run) -> str:
-    """Return what a session is called that begins with a run, as far as it may be told."""
-    return said_text(run.heard)[:MAX_TITLE] if run.capture_content else ""

@@ -301,8 +301,3 @@ def test_a_tool_that_needs_an_approval_does_not_run_without_one():
 
     assert "needs an approval" in result.tool_results[0].content
     assert not ran
-
-
-def test_an_option_that_is_to_come_is_not_given_to_the_provider():
-    with pytest.raises(Misused, match="does not take 'idempotency_key' yet"):
-        Base().run("hi", idempotency_key="a")

@@ -24,7 +24,7 @@ from mlango.agents import (
     tool,
 )
 from mlango.agents.providers import ScriptedProvider, ToolCall
-from mlango.agents.resume import _run, recorded, take
+from mlango.agents.resume import recorded, run_from, take
 from mlango.core.messages import open_calls
 from mlango.exceptions import AlreadyDecided, Misused, TraceNotFound
 from mlango.models import Approval as Row
@@ -361,7 +361,7 @@ class TestGoingOn:
     def test_one_of_two_who_looked_at_the_same_moment_goes_on(self, ann):
         run = wait(ann)
         agent = Desk()
-        both = [_run(agent, recorded(agent, run, {}), {}) for _ in range(2)]
+        both = [run_from(agent, recorded(agent, run, {}), {}) for _ in range(2)]
         take(both[0])
         with pytest.raises(Misused, match="is running"):
             take(both[1])

@@ -140,7 +140,7 @@ def test_what_is_written_when_nobody_waits_any_more_is_undone(db):
         Group.objects.create(name="staff")
         job.end("Too late.", "timeout")
 
-    _in_transaction(job, late)
+    _in_transaction(new_run(journal=ListJournal()), job, late)
     assert groups() == []
 
 

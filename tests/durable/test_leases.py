@@ -85,7 +85,7 @@ def test_a_worker_that_renews_learns_what_it_has_lost():
     let_lapse(stolen)
     claim(stolen, "w2")
 
-    assert set(DurableRun.objects.renew("w1", [mine, stolen], SECONDS)) == {mine}
+    assert set(DurableRun.objects.mine("w1", [mine, stolen], renew=SECONDS)) == {mine}
 
 
 def test_a_run_that_rests_is_not_due_until_it_is_woken():

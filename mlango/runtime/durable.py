@@ -1,0 +1,309 @@
+"""The journal of a durable run: what is about to be done and what was done, each committed.
+
+Nothing here is best effort. Where a row cannot be written, the run stops in this process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import partial
+from time import time
+from typing import Any, TypeVar
+
+from django.db import DEFAULT_DB_ALIAS, IntegrityError, connections, transaction
+
+from mlango.conf import settings
+from mlango.core.controls import Leave
+from mlango.core.journal import LLM, TOOL, Entry, Journal
+from mlango.core.run import LOST, QUEUED, WAITING, Run
+from mlango.core.values import clean, dumps
+from mlango.models import Approval, Attempt, DurableRun, Span, Trace
+from mlango.runtime import database
+from mlango.runtime.leases import Lease, keeper, worker_name
+from mlango.runtime.rows import (
+    END_COLUMNS,
+    INSERT_SPAN,
+    SPAN_COLUMNS,
+    end_values,
+    moment,
+    span_values,
+    trace_of,
+)
+from mlango.runtime.statements import Insert, Values
+from mlango.runtime.writer import writer
+
+T = TypeVar("T")
+
+# What a queued run's row is not told before it begins.
+BEGINNING = (
+    "session_id",
+    "session_key",
+    "provider",
+    "model",
+    "fingerprint",
+    "input",
+    "opening_json",
+    "metadata_json",
+)
+ENDING = ("status", "stop_reason", "error", "ended_at", "uuid")
+ATTEMPT_COLUMNS = [f.attname for f in Attempt._meta.concrete_fields if not f.primary_key]
+INSERT_ATTEMPT = Insert(Attempt, ATTEMPT_COLUMNS, rank=1)
+
+
+class DurableJournal(Journal):
+    """Writes one run down, while this process has it.
+
+    Without a ``lease`` the run is new, and this process is the first to have it; ``new`` are
+    the values of its row then. A sub-agent's run is written under the lease of its lead.
+    """
+
+    saves = True
+
+    def __init__(
+        self,
+        lease: Lease | None = None,
+        *,
+        new: dict[str, Any] | None = None,
+        lead: DurableJournal | None = None,
+    ) -> None:
+        self._lease = lease
+        self._new = new or {}
+        self._lead = lead
+        self._run: Run | None = None
+        self._pending: list[Values] = []
+        self._spans = 0
+        self._errors = 0
+        self._asked: int | None = None
+        self._entered = False
+        # What the rows say of a run that goes on here.
+        self.claimed: DurableRun | None = None
+        self.attempts: dict[int, Attempt] = {}
+        self.fingerprint = self.declared = ""  # of the agent: when the run began, and now
+
+    def hold(self, claimed: DurableRun) -> None:
+        """Write under the lease of this claim."""
+        self.claimed = claimed
+        alias = claimed._state.db or database.alias()
+        self._lease = Lease(claimed.pk, claimed.token, alias, settings.LEASE_SECONDS)
+
+    @property
+    def lease(self) -> Lease:
+        lease = self._lead.lease if self._lead is not None else self._lease
+        assert lease is not None
+        return lease
+
+    @property
+    def wants_sync(self) -> bool:
+        return bool(self._pending)
+
+    def go_on(self, spans: int, errors: int) -> None:
+        self._spans, self._errors = spans, errors
+
+    async def do(self, function: Callable[..., T], /, *args: Any) -> T:
+        return await self.lease.do(partial(function, *args))
+
+    # -- a run begins ---------------------------------------------------------------------------
+
+    async def open(self, run: Run) -> None:
+        self._run = run
+        if self._lead is not None:
+            if not run.is_resumed:
+                await self.do(partial(trace_of(run).save, using=self.lease.alias))
+            return
+        lease = self._lease = self._lease or Lease(
+            run.uuid, 1, database.alias(), settings.LEASE_SECONDS
+        )
+        lease.place = await database.place_of(lease.alias)
+        if lease.place is None:
+            writer.enter()
+            self._entered = True
+        if self._new:
+            await self._create(lease, run)
+        elif not run.is_resumed:
+            await self.do(self._begin, run)
+        if lease.place is None:
+            keeper().add(run, lease)
+
+    async def _create(self, lease: Lease, run: Run) -> None:
+        """Add the rows of a run that nobody had before."""
+        work = partial(create, lease.alias, trace_of(run), self._new, lease.seconds)
+        if lease.place is not None:
+            await lease.place(work)
+        else:
+            await lease.patiently(work)
+        self._new = {}
+
+    def _begin(self, run: Run) -> None:
+        trace = trace_of(run)
+        values = {name: getattr(trace, name) for name in BEGINNING}
+        Trace.objects.using(self.lease.alias).filter(pk=run.uuid).update(**values)
+        # The message as the controls let it be read is in the trace from here on.
+        durable = self.lease.rows.get(pk=run.uuid)
+        durable.request = {**durable.request, "said": None}
+        durable.save(using=self.lease.alias, update_fields=["request_json"])
+
+    # -- it goes on -----------------------------------------------------------------------------
+
+    def write(self, entry: Entry) -> None:
+        assert self._run is not None
+        self._spans += 1
+        self._errors += bool(entry.error_type)
+        parent = self._asked if entry.kind == TOOL else None
+        if entry.kind == LLM:
+            self._asked = entry.ordering
+        self._pending.append(span_values(self._run, entry, parent))
+
+    async def sync(self) -> None:
+        await self._commit()
+
+    async def save(self, entry: Entry) -> None:
+        self.write(entry)
+        await self._commit()
+
+    def commit_with(self, entry: Entry) -> bool:
+        """Let the result be known to whoever goes on with the run, if this process ends now.
+
+        The span is written when the controls have had their say.
+        """
+        if self.shares_transactions:
+            result = (entry.output, bool(entry.error_type), entry.attributes.get("details"))
+            self.lease.hold()
+            self._attempts(entry.ordering).update(result_json=dumps(result))
+        return False
+
+    @property
+    def shares_transactions(self) -> bool:
+        """Whether what tools write and the journal are in one database."""
+        return self.lease.alias == DEFAULT_DB_ALIAS
+
+    def _attempts(self, ordering: int) -> Any:
+        assert self._run is not None
+        rows = Attempt.objects.using(self.lease.alias)
+        return rows.filter(trace_id=self._run.uuid, ordering=ordering, token=self.lease.token)
+
+    async def act(self, attempt: Attempt) -> None:
+        """Note what is about to be done, and all that was done before."""
+        await self._commit(attempt)
+
+    async def _commit(self, *attempts: Attempt) -> None:
+        assert self._run is not None
+        spans, self._pending = self._pending, []
+        progress = self._progress(self._run)
+        work = partial(self._write, spans, attempts, progress)
+        try:
+            await self.lease.do(work, len(spans))
+        except IntegrityError:
+            # The answer to a commit was lost, and the commit was not.
+            await self.lease.do(partial(self._write_missing, spans, attempts, progress))
+
+    def _write(
+        self, spans: list[Values], attempts: tuple[Attempt, ...], progress: dict[str, Any]
+    ) -> None:
+        connection = connections[self.lease.alias]
+        if spans:
+            INSERT_SPAN.execute(connection, spans)
+        if attempts:
+            rows: list[Values] = [
+                [getattr(each, name) for name in ATTEMPT_COLUMNS] for each in attempts
+            ]
+            INSERT_ATTEMPT.execute(connection, rows)
+        if spans:
+            self._trace().update(**progress)
+
+    def _write_missing(
+        self, spans: list[Values], attempts: tuple[Attempt, ...], progress: dict[str, Any]
+    ) -> None:
+        rows = Span.objects.using(self.lease.alias).filter(trace_id=spans[0][0])
+        there = set(rows.values_list("ordering", flat=True))
+        at = SPAN_COLUMNS.index("ordering")
+        self._write([each for each in spans if each[at] not in there], attempts, progress)
+
+    def _progress(self, run: Run) -> dict[str, Any]:
+        values = dict(zip(END_COLUMNS, self._end_values(run), strict=True))
+        return {name: value for name, value in values.items() if name not in ENDING}
+
+    def _end_values(self, run: Run) -> Values:
+        return end_values(run, time(), self._spans, self._errors)
+
+    def _trace(self) -> Any:
+        assert self._run is not None
+        return Trace.objects.using(self.lease.alias).filter(pk=self._run.uuid)
+
+    async def adopt(self, fingerprint: str) -> None:
+        """Note that the run goes on with the agent as it is now."""
+        await self.do(partial(self._trace().update, fingerprint=fingerprint))
+        self.fingerprint = fingerprint
+
+    # -- it ends, or is left --------------------------------------------------------------------
+
+    async def close(self, run: Run) -> None:
+        try:
+            if self._run is None:  # it failed before it began
+                self._run = run
+                if self._new or self._lead is not None:
+                    await self.open(run)
+            if run.status != LOST:
+                await self._end(run)
+        except Leave as leave:
+            run.status = leave.status
+        finally:
+            keeper().remove(run)
+            if self._entered:
+                writer.leave()
+
+    async def _end(self, run: Run) -> None:
+        if self._pending:
+            await self._commit()
+        values = dict(zip(END_COLUMNS, self._end_values(run), strict=True))
+        if run.status == QUEUED:
+            values["ended_at"] = None
+        del values["uuid"]
+        await self.do(self._finish, run, values)
+
+    def _finish(self, run: Run, values: dict[str, Any]) -> None:
+        lease = self.lease
+        self._trace().update(**values)
+        if self._lead is not None:
+            return
+        if run.status == QUEUED:
+            lease.rows.give_back(run.uuid, lease.token)
+        else:
+            lease.rows.rest(run.uuid, lease.token)
+        if run.status == WAITING and run.approvals and not self._is_asked(run):
+            lease.rows.wake(run.uuid)  # all was decided while the other calls went on
+
+    def _is_asked(self, run: Run) -> bool:
+        asked = [each["approval"] for each in run.approvals]
+        return Approval.objects.using(self.lease.alias).filter(pk__in=asked).open().exists()
+
+    # -- attempts -------------------------------------------------------------------------------
+
+    def attempt(self, kind: str, name: str, ordering: int, **fields: Any) -> Attempt:
+        """Return the row of what is about to be done."""
+        assert self._run is not None
+        return Attempt(
+            trace_id=self._run.uuid,
+            ordering=ordering,
+            token=self.lease.token,
+            kind=kind,
+            name=clean(name)[:200],
+            started_at=moment(time()),
+            **fields,
+        )
+
+
+def create(alias: str, trace: Trace, values: dict[str, Any], seconds: float | None = None) -> None:
+    """Add the rows of a durable run; with ``seconds``, this process has it from now on."""
+    with transaction.atomic(using=alias):
+        trace.save(using=alias, force_insert=True)
+        rows = DurableRun.objects.using(alias)
+        rows.create(pk=trace.pk, agent=trace.agent, owner_key=trace.owner_key, **values)
+        if seconds is not None:
+            rows.claim(trace.pk, worker_name(), seconds)
+
+
+def digest(value: Any) -> str:
+    """Return 64 hex characters that are the same for equal data."""
+    ordered = dict(sorted(value.items())) if isinstance(value, dict) else value
+    return hashlib.sha256(dumps(ordered).encode()).hexdigest()
