@@ -65,6 +65,11 @@ DEFAULTS: dict[str, Any] = {
     "RETENTION": None,
     "LEASE_SECONDS": 30,
     "SESSION_WAIT": 30.0,
+    # Serving
+    "API_BEARER_TOKENS": [],
+    "CORS_ORIGINS": [],
+    "CORS_ALLOW_CREDENTIALS": False,
+    "PUBLIC_URL": "",
     # Quotas
     "TENANT": "",
 }
@@ -186,6 +191,8 @@ def _parsed(key: str, text: str) -> Any:
     word = text.strip()
     if isinstance(default, str):
         return word
+    if isinstance(default, list):
+        return [item.strip() for item in word.split(",") if item.strip()]
     if isinstance(default, bool):
         return {"1": True, "true": True, "yes": True, "on": True}.get(
             word.lower(),
@@ -212,6 +219,10 @@ def problem_with(key: str, value: Any) -> str:
         want = "" if isinstance(value, str) else "a string"
     elif isinstance(default, dict):
         want = "" if isinstance(value, dict) else "a dict"
+    elif isinstance(default, list):
+        if not isinstance(value, list | tuple):
+            # Not the value, which may be a secret that was not put into a list.
+            return f"MLANGO[{key!r}] must be a list, not a {type(value).__name__}."
     elif key in BOUNDS:
         if value is not None and not (_is_number(key, value) and value > 0):
             want = "a number above 0, or None for no bound"

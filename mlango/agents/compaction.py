@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
+from mlango.agents.hooks import BeforeModel
 from mlango.agents.prices import context_window
 from mlango.agents.summaries import Summary, summary_of
 from mlango.core.controls import Control, Halt
@@ -18,11 +19,12 @@ from mlango.core.events import Compacted
 from mlango.core.journal import MEMORY, Entry
 from mlango.core.messages import size, text_of
 from mlango.core.options import is_count
-from mlango.exceptions import Misconfigured
+from mlango.exceptions import ContextLengthExceeded, Misconfigured
 
 if TYPE_CHECKING:
     from mlango.core.provider import Completion, Message
     from mlango.core.run import Run
+    from mlango.exceptions import ProviderError
 
 PRUNE, SUMMARISE = STRATEGIES = ("prune", "summarise")
 WINDOW = 128_000  # tokens, of a model that the table does not know
@@ -39,7 +41,8 @@ class Compaction:
     It begins at ``threshold`` of the model's context ``window`` (in tokens; by default that of
     the table of models) or of MAX_MESSAGE_HISTORY_CHARS. ``prune`` leaves out old results of
     tools; ``summarise`` has a model write down what was said before, and prunes where that
-    fails. ``summarizer`` is a model or a function of ``(messages, ctx)`` that returns text; by
+    fails. What a model still refuses as too long is shortened once more and asked again.
+    ``summarizer`` is a model or a function of ``(messages, ctx)`` that returns text; by
     default the agent's own model. About ``keep`` tokens stay as they are.
     """
 
@@ -100,6 +103,8 @@ class Compacting(Control):
         self.pruned: set[int] = set()  # indexes of messages
         self.covered = 0  # how many messages the summary stands for
         self.summary = ""
+        self.windows: dict[str, int] = {}  # of models that refused more, in tokens
+        self.mended = 0  # the step whose call was mended
 
     async def begin(self, run: Run) -> None:
         # Not the whole conversation may be too long from now on, but what is sent of it.
@@ -119,6 +124,21 @@ class Compacting(Control):
         if self.pruned or self.covered:
             run.view = view
 
+    async def mend(self, run: Run, error: ProviderError) -> bool:
+        """Shorten what was too long for the model, once in a step."""
+        if not isinstance(error, ContextLengthExceeded) or self.mended == run.step:
+            return False
+        self.mended, view = run.step, self._view(run)
+        self.windows[run.model] = max(1, min(self._window(run), self._tokens(run, view)))
+        shorter = await self._shortened(run, view)
+        if _chars(shorter) >= _chars(view):
+            return False
+        run.view = shorter
+        for control in run.controls.all:
+            if isinstance(control, BeforeModel):
+                await control.before_model(run)
+        return True
+
     async def after_model(self, run: Run, completion: Completion) -> Completion:
         read = completion.usage.input_tokens
         if read and not completion.usage.estimated:
@@ -129,8 +149,8 @@ class Compacting(Control):
     # -- how long it is ---------------------------------------------------------------------
 
     def _window(self, run: Run) -> int:
-        known = self.compaction.window or context_window(run.provider.name, run.model)
-        return known or WINDOW
+        known = self.windows.get(run.model) or self.compaction.window
+        return known or context_window(run.provider.name, run.model) or WINDOW
 
     def _tokens(self, run: Run, view: Sequence[Message]) -> int:
         return int((_chars(view) + _overhead(run)) * self.tokens_per_char)

@@ -13,7 +13,7 @@ from mlango.agents.controls import controls_for
 from mlango.agents.defaults import Defaults, defaults_of, set_or
 from mlango.agents.memory.null import NullMemory
 from mlango.agents.prices import price, warm
-from mlango.agents.providers.routing import resolve
+from mlango.agents.providers.routing import chain
 from mlango.agents.requests import durable_journal, is_durable, new_row
 from mlango.agents.scopes import fetch
 from mlango.conf import settings
@@ -23,7 +23,7 @@ from mlango.core.limits import Limits
 from mlango.core.memory import Memory, SessionKey, owner_key
 from mlango.core.messages import content_parts, received, text_of, user_messages
 from mlango.core.options import Bounds, Options, is_count
-from mlango.core.provider import Message, Provider
+from mlango.core.provider import Message
 from mlango.core.run import Run
 from mlango.core.threads import in_thread
 from mlango.core.tools import Tool, Toolbox, Toolset
@@ -301,17 +301,14 @@ def _toolbox(agent: Agent) -> Toolbox:
 def _set_model(run: Run, declared: Any, overridden: dict[str, Any]) -> None:
     model = overridden["model"] or declared or settings.DEFAULT_AGENT_MODEL
     provider = overridden["provider"] or set_or(run.agent._meta.provider, None)
-    chosen, run.model = resolve(model, provider)
-    run.provider = chosen.for_run(run)
+    found = chain(model, provider)
     # Who names a provider for a run wants no other.
-    run.fallbacks = () if overridden["provider"] else _fallbacks(run)
-    if not chosen.is_free:
+    for other in () if overridden["provider"] else run.agent._meta.fallback_models:
+        found += chain(other)
+    if not all(chosen.is_free for chosen, _ in found):
         warm()
-
-
-def _fallbacks(run: Run) -> tuple[tuple[Provider, str], ...]:
-    found = map(resolve, run.agent._meta.fallback_models)
-    return tuple((provider.for_run(run), model) for provider, model in found)
+    (run.provider, run.model), *others = [(each.for_run(run), name) for each, name in found]
+    run.fallbacks = tuple(others)
 
 
 async def _asked(method: Any, run: Run) -> Any:

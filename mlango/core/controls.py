@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from mlango.core.calls import Job
     from mlango.core.provider import Completion, Message
     from mlango.core.run import Run, ToolOutcome
+    from mlango.exceptions import ProviderError
 
 SEAMS = (
     "hear",
     "begin",
     "before_model",
     "holds",
+    "mend",
     "after_model",
     "before_call",
     "after_call",
@@ -78,6 +80,14 @@ class Control:
         """Return whether what the model says must be held back for now."""
         return False
 
+    async def mend(self, run: Run, error: ProviderError) -> bool:
+        """Return whether the model may be asked at once again after ``error``.
+
+        Called for a call that failed before anything was released, and only where the
+        control has changed what the model reads is the answer yes.
+        """
+        return False
+
     async def after_model(self, run: Run, completion: Completion) -> Completion:
         """Return the answer as it may be used. What was held back is released after this."""
         return completion
@@ -111,6 +121,7 @@ class Controls:
     begin: Seam
     before_model: Seam
     holds: tuple[Callable[[Run], bool], ...]
+    mend: Seam
     after_model: Seam
     before_call: Seam
     after_call: Seam

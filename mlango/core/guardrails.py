@@ -35,7 +35,8 @@ METHODS = {INPUT: "check_input", OUTPUT: "check_output", TOOLS: "check_tool_call
 class Block:
     """A verdict that refuses. The reason is shown to people, so it must not quote the text.
 
-    ``kept`` is what the trace holds in the place of a refused message; None keeps that.
+    ``kept`` is what the trace holds in the place of a refused message; None keeps that. A
+    check that is ``parallel`` comes too late for it.
     """
 
     reason: str = ""

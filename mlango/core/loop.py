@@ -44,10 +44,12 @@ async def iterate(run: Run) -> AsyncGenerator[Event]:
     """Yield the events of ``run``, from Started to Finished or Failed."""
     run.watch.attach()
     settle(run.context)
+    run.seq = 1  # 0 is the first event's, which is told once what was said is checked
     if run.bounds.run_timeout is not None:
         run.deadline = monotonic() + run.bounds.run_timeout
     try:
-        yield run.emit(Started, run.label, run.uuid, run.session_id, said_text(run.said))
+        await run.spawn(_begin(run))
+        yield _started(run)
         async with aclosing(_work(run)) as events:
             async for event in events:
                 yield event
@@ -74,6 +76,15 @@ def said_text(said: list[Message]) -> str:
     return "\n".join(text_of(message["content"]) for message in said)
 
 
+def _started(run: Run) -> Event:
+    """Return the first event, which tells nothing of what was said that is not checked."""
+    run.is_told = True
+    said = said_text(run.heard)
+    return Started(
+        0, run.uuid, 0, run.started_at, run.parent, run.label, run.uuid, run.session_id, said
+    )
+
+
 def _fail(run: Run, error: Exception) -> None:
     name = type(error).__name__
     if isinstance(error, ProviderError) or run.disclose_errors:
@@ -87,6 +98,8 @@ def _fail(run: Run, error: Exception) -> None:
 def last_events(run: Run) -> list[Event]:
     """Return what is left to tell of a run that has ended."""
     told, result = list(run.drain()), run.result()
+    if not run.is_told:
+        told.insert(0, _started(run))
     if run.status == FAILED:
         return [*told, run.emit(Failed, run.error, type(run.exception).__name__, result)]
     return [*told, run.emit(Finished, result)]
@@ -135,7 +148,6 @@ def _is_remembered(run: Run) -> bool:
 async def _work(run: Run) -> AsyncGenerator[Event]:
     # One generator for all steps: opening one for each model call and each batch of tool
     # calls would cost more than everything else in the loop.
-    await run.spawn(_begin(run))
     calls = open_calls(run.messages)  # what a run that goes on has left open
     while True:
         if not calls:
@@ -163,11 +175,15 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
                         yield heard
                     break
                 except ProviderError as error:
-                    attempts = attempts or Attempts(run)
-                    further = attempts.next(error)
+                    failed = error
                 finally:
                     await call.close()
-                yield further
+                if run.controls.mend and await run.spawn(_is_mended(run, failed)):
+                    for event in run.drain():
+                        yield event
+                    continue
+                attempts = attempts or Attempts(run)
+                yield attempts.next(failed)
                 await run.watch.wait(asyncio.sleep(attempts.delay), run.deadline)
             if attempts is not None:
                 attempts.close()
@@ -210,6 +226,16 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
         run.note(FollowedUp, said_text(said))
 
 
+async def _is_mended(run: Run, error: ProviderError) -> bool:
+    """Return whether a control has made the failed model call one that may succeed."""
+    if run.released:
+        return False
+    for mend in run.controls.mend:
+        if await mend(run, error):
+            return True
+    return False
+
+
 def _step_finished(run: Run) -> Event:
     reply = run.reply
     if reply is None:  # the calls of an earlier process
@@ -243,6 +269,7 @@ async def _begin(run: Run) -> None:
         for hear in run.controls.hear:
             run.said = await hear(run, run.said)
         run.messages = [*run.history, *run.said]
+    run.is_heard = True
     run.chars = sum(map(size, run.messages))
     run.call_ids = {
         call["id"] for message in run.messages for call in message.get("tool_calls") or ()

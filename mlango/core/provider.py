@@ -147,6 +147,12 @@ class Provider:
         """Whether a call costs nothing, whatever the table of prices says."""
         return self.offline
 
+    def chain(self, model: str) -> list[tuple[Provider, str]]:
+        """Return who is asked for a model, and by which name: the first, or where it fails
+        the next.
+        """
+        return [(self, model)]
+
     def for_run(self, run: Run) -> Provider:
         """Return what serves one run, where that needs to know more than its requests."""
         return self

@@ -99,7 +99,7 @@ class Attempts:
         return run.emit(Retrying, self._failed, run.bounds.max_retries, delay, *_told(error))
 
     def _may_fall_back(self, error: ProviderError) -> bool:
-        if self._run.released or not _is_of_the_model(error):
+        if self._run.released or not is_of_the_model(error):
             return False
         if _has_effect(self._run):
             error.add_note("No other model was asked: a tool of this run has had an effect.")
@@ -122,7 +122,7 @@ def _full_name(run: Run) -> str:
     return f"{run.provider.name}/{run.model}"
 
 
-def _is_of_the_model(error: ProviderError) -> bool:
+def is_of_the_model(error: ProviderError) -> bool:
     """Return whether another model may answer where this one failed."""
     if isinstance(error, InvalidRequest):
         return error.status == NOT_FOUND

@@ -221,6 +221,8 @@ class Run:
     budget: Any = None
     approvals: list[Any] = field(default_factory=list)
     is_resumed: bool = False
+    is_heard: bool = False  # whether what was said is as the controls let it be read
+    is_told: bool = False  # whether the first event is on its way to the reader
     is_durable: bool = False  # it goes on without its reader, and without this process
     is_leaving: bool = False  # at the end of its step, another process is to go on
     orderings: dict[str, int] = field(default_factory=dict)  # of the calls that are open
@@ -251,6 +253,12 @@ class Run:
     started: float = field(default_factory=perf_counter)
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     watch: Watch = field(default_factory=Watch)
+
+    @property
+    def heard(self) -> list[Message]:
+        """What was said, as it may be told and stored: nothing before it is checked."""
+        needs_no_check = self.resolve is None and not self.controls.hear
+        return self.said if self.is_heard or needs_no_check else []
 
     # -- what the loop does -------------------------------------------------------------
 

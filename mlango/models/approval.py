@@ -6,6 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.db import models
 from django.db.models import Q
@@ -198,7 +199,8 @@ class Approval(models.Model):
             raise PermissionDenied(
                 f"You may not decide the approval {self.uuid[:8]}. It takes {self.who_may()}."
             )
-        user = None if isinstance(by, Operator) else by
+        # An operator has no account, and neither has a program with a token of its own.
+        user = by if isinstance(by, get_user_model()) else None
         rows = type(self)._default_manager.using(self._state.db)
         mine = rows.filter(pk=self.pk)
         decided = mine.open().update(decided_by=user, decided_at=Now(), **values)

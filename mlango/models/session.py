@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Q
+from django.db.models import Case, Q, Value, When
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
@@ -30,9 +30,10 @@ class SessionQuerySet(OwnedQuerySet["Session"]):
         until = Now() + timedelta(seconds=seconds)
         return self.filter(turn=run).update(turn_until=until) > 0
 
-    def release_turn(self, run: str) -> None:
-        """End a run's turn, if it still has it."""
-        self.filter(turn=run).update(turn="", turn_until=None)
+    def release_turn(self, run: str, title: str = "") -> None:
+        """End a run's turn, if it still has it; name a session that has no title yet."""
+        named = Case(When(title="", then=Value(title)), default="title")
+        self.filter(turn=run).update(turn="", turn_until=None, title=named)
 
 
 class Session(models.Model):

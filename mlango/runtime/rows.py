@@ -39,7 +39,7 @@ def trace_values(run: Run) -> Values:
 
 def trace_of(run: Run) -> Trace:
     """Return the row of a run that begins."""
-    said = said_text(run.said) if run.capture_content else ""
+    said = said_text(run.heard) if run.capture_content else ""
     user = run.user
     is_row = isinstance(user, get_user_model())
     return Trace(
@@ -62,7 +62,7 @@ def trace_of(run: Run) -> Trace:
 
 
 def _opening(run: Run) -> dict[str, Any]:
-    opening: dict[str, Any] = {"system": run.system, "said": run.said}
+    opening: dict[str, Any] = {"system": run.system, "said": run.heard}
     if isinstance(run.history, History) and run.history.traces:
         return opening | {"traces": run.history.traces}
     return opening | {"messages": run.history}

@@ -116,7 +116,9 @@ class SessionTurn:
             writer.leave()
         try:
             if self._alias and run.status != LOST:  # else the turn is that of another process
-                await self._do(lambda: self._row().release_turn(run.uuid), RELEASE_TIMEOUT)
+                await self._do(
+                    lambda: self._row().release_turn(run.uuid, _title(run)), RELEASE_TIMEOUT
+                )
         except Exception as error:  # noqa: BLE001 - best effort: the turn ends by itself
             self._log(error)
         finally:
@@ -214,7 +216,7 @@ class SessionTurn:
             key=key.session_id,
             defaults={
                 "owner_id": user.pk if isinstance(user, get_user_model()) else None,
-                "title": said_text(run.said)[:MAX_TITLE] if run.capture_content else "",
+                "title": _title(run),
             },
         )
         return row.pk
@@ -243,3 +245,8 @@ class SessionTurn:
             self._log(error)
         elif not renewed.result():
             self._log(SessionBusy("another run took the turn"))
+
+
+def _title(run: Run) -> str:
+    """Return what a session is called that begins with a run, as far as it may be told."""
+    return said_text(run.heard)[:MAX_TITLE] if run.capture_content else ""

@@ -6,7 +6,7 @@ to ``view``; for any other, one that answers a Visit, and give it to ``visited``
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +16,8 @@ from django.http.response import HttpResponseBase
 from rest_framework.renderers import JSONRenderer
 
 from mlango.core.memory import owner_key
-from mlango.serve.body import fields_of
+from mlango.serve import body
+from mlango.serve.body import FORM_TYPE, JSON_TYPE
 from mlango.serve.gate import Endpoint, is_asgi
 from mlango.serve.limits import admitted
 from mlango.serve.problems import Problem
@@ -49,11 +50,14 @@ class Ask(Visit):
 
     message: str
     session_id: str = ""
+    files: Sequence[Any] = ()
+    images: Sequence[Any] = ()
 
     @property
     def options(self) -> dict[str, Any]:
         """The options of the run; sessions and traces belong to the user."""
-        return {"user": self.user, "request": self.request, "session_id": self.session_id}
+        names = ("user", "request", "session_id", "files", "images")
+        return {name: getattr(self, name) for name in names}
 
 
 def view(
@@ -65,11 +69,17 @@ def view(
     """Return a view that has the agent run with what was posted."""
 
     async def asked(visit: Visit) -> HttpResponseBase:
-        fields = fields_of(visit.request)
+        fields = await body.asked(visit.request)
         check_session(visit, fields)
         return await admitted(answer, Ask(visit.agent, visit.request, visit.user, **fields))
 
-    return visited(asked, agent, policy, renderer_classes=renderer_classes)
+    return visited(
+        asked,
+        agent,
+        policy,
+        content_types=(JSON_TYPE, FORM_TYPE),
+        renderer_classes=renderer_classes,
+    )
 
 
 def visited(
@@ -77,6 +87,7 @@ def visited(
     agent: Agent,
     policy: Policy,
     methods: tuple[str, ...] = ("POST",),
+    content_types: tuple[str, ...] = (JSON_TYPE,),
     renderer_classes: tuple[type[Any], ...] = (JSONRenderer,),
 ) -> View:
     """Return a view that checks a request, has it answered, and tells what is wrong with it."""
@@ -95,6 +106,7 @@ def visited(
         permission_classes=policy.permissions(),
         throttle_classes=policy.throttles(),
         throttle_scope=policy.throttle_scope,
+        content_types=content_types,
         renderer_classes=renderer_classes,
     )
     endpoint.__name__ = endpoint.__qualname__ = type(agent).__name__

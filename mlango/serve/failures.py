@@ -7,9 +7,15 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import (
+    BadRequest,
+    PermissionDenied,
+    RequestDataTooBig,
+    SuspiciousOperation,
+)
 from django.core.signals import got_request_exception
 from django.http import Http404
+from django.http.multipartparser import MultiPartParserError
 from rest_framework import exceptions
 
 from mlango.core.values import dumps
@@ -32,6 +38,10 @@ def problem_of(error: Exception, view: Endpoint) -> Problem:
         return Problem(404, "There is no such page.")
     if isinstance(error, PermissionDenied):
         return Problem(403, "You may not do this.")
+    if isinstance(error, RequestDataTooBig):
+        return Problem(413, str(error))
+    if isinstance(error, BadRequest | SuspiciousOperation | MultiPartParserError):
+        return Problem(400, "The body cannot be read as what its content type says.")
     if isinstance(error, exceptions.APIException):
         return refused(error, view)
     if isinstance(error, Misconfigured):
@@ -65,7 +75,7 @@ def _detail(error: exceptions.APIException, view: Endpoint) -> str:
         return f"{view.request.method} is not allowed here. Use {' or '.join(others)}."
     if isinstance(error, exceptions.UnsupportedMediaType):
         kind = view.request._request.content_type
-        return f"The content type must be 'application/json', not {kind!r:.100}."
+        return f"The content type must be {' or '.join(view.content_types)}, not {kind!r:.100}."
     if isinstance(error, exceptions.NotAcceptable):
         kinds = " or ".join(each.media_type for each in view.get_renderers())
         return f"The answer is {kinds}, which the Accept header does not allow."

@@ -15,14 +15,14 @@ from rest_framework.views import APIView
 
 from mlango.core.threads import in_thread
 from mlango.runtime.sync import close_connections
+from mlango.serve import cors
+from mlango.serve.body import check_length
 from mlango.serve.failures import problem_of
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
 
 Answer = Callable[[HttpRequest, Any], Awaitable[HttpResponseBase]]
-
-JSON_TYPE = "application/json"
 
 
 class Endpoint(APIView):  # type: ignore[misc]
@@ -36,6 +36,7 @@ class Endpoint(APIView):  # type: ignore[misc]
     agent: Agent = None  # type: ignore[assignment]
     answer: Answer = None  # type: ignore[assignment]
     needed: tuple[str, ...] = ()
+    content_types: tuple[str, ...] = ()
     throttle_scope = ""
     name = description = ""
 
@@ -51,10 +52,18 @@ class Endpoint(APIView):  # type: ignore[misc]
         return view
 
     async def respond(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        """Return the answer, or what is wrong with the request."""
+        """Return the answer to a request, and let pages of allowed origins read it."""
         self.setup(request, *args, **kwargs)
-        if request.method == "OPTIONS":
-            return HttpResponse(headers={"Allow": ", ".join(self.allowed_methods)})
+        if cors.is_preflight(request):
+            response: HttpResponseBase = cors.preflight(request, self.allowed_methods)
+        elif request.method == "OPTIONS":
+            response = HttpResponse(headers={"Allow": ", ".join(self.allowed_methods)})
+        else:
+            response = await self.answered(request)
+        return cors.share(request, response)
+
+    async def answered(self, request: HttpRequest) -> HttpResponseBase:
+        """Return the answer, or what is wrong with the request, as a problem."""
         try:
             user = await in_thread(self.admit, request)
             return await self.answer(request, user)
@@ -67,6 +76,8 @@ class Endpoint(APIView):  # type: ignore[misc]
         Asks the database, so call it where the ORM may be used.
         """
         try:
+            # Who asks may depend on a token in a form, which is read to its end for that.
+            check_length(request)
             self.request = self.initialize_request(request, *self.args, **self.kwargs)
             self.initial(self.request, *self.args, **self.kwargs)
             self.check_head(self.request)
@@ -88,7 +99,7 @@ class Endpoint(APIView):  # type: ignore[misc]
         """Raise for a method, or a type of the body, that is not taken here."""
         if request.method not in self.allowed_methods:
             raise MethodNotAllowed(request.method)
-        if request.method == "POST" and request._request.content_type != JSON_TYPE:
+        if request.method == "POST" and request._request.content_type not in self.content_types:
             raise UnsupportedMediaType(request._request.content_type)
 
     def get_authenticate_header(self, request: Request) -> str:

@@ -24,10 +24,10 @@ class Policy:
     throttle_scope: str = ""
 
     def authentication(self) -> Classes:
-        """Return what finds out who asks: the site's own choice, or session and CSRF token."""
-        from mlango.serve.authentication import SessionAuthentication
+        """Return what finds out who asks: the site's own choice, or a token or a session."""
+        from mlango.serve.authentication import BearerAuthentication, SessionAuthentication
 
-        ours = (SessionAuthentication,)
+        ours = (BearerAuthentication, SessionAuthentication)
         return _chosen(self.authentication_classes, "DEFAULT_AUTHENTICATION_CLASSES", ours)
 
     def permissions(self) -> Classes:

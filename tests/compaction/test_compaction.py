@@ -3,12 +3,12 @@
 import pytest
 from django.test import override_settings
 
-from mlango.agents import Agent, Compacted, Compaction, tool
+from mlango.agents import Agent, Compacted, Compaction, Hooks, tool
 from mlango.agents.prices import context_window
 from mlango.agents.providers import Completion, ScriptedProvider, Usage
 from mlango.agents.providers.scripted import call
 from mlango.core.messages import repaired
-from mlango.exceptions import Misconfigured, RateLimited
+from mlango.exceptions import ContextLengthExceeded, Misconfigured, RateLimited
 from mlango.models import Trace
 
 LONG = "x" * 1000
@@ -225,3 +225,82 @@ def test_a_compaction_is_true_or_a_compaction():
     assert not reader(False)._meta.compaction
     with pytest.raises(Misconfigured, match="compaction must be"):
         reader("prune")
+
+
+class TestWhatTheModelRefusesAsTooLong:
+    """The table of models may be wrong, and tokens are only guessed."""
+
+    too_long = ContextLengthExceeded("too long")
+
+    def read(self, *turns, compaction=True, **meta):
+        provider = ScriptedProvider([*asks(5), *turns])
+        agent = reader(compaction, **meta)
+        events = list(agent.stream("Read them all.", provider=provider, raise_on_error=False))
+        return events, provider
+
+    def test_it_is_shortened_and_asked_once_more(self):
+        events, provider = self.read(self.too_long, "done")
+        kinds = [event.kind for event in events[-6:]]
+        assert kinds == [
+            "thinking",
+            "compacted",
+            "thinking",
+            "text_chunk",
+            "step_finished",
+            "finished",
+        ]
+        assert events[-1].result.text == "done"
+        assert events[-1].result.steps == 6
+        assert contents(provider.calls[-2])[0] == f"page 0 {LONG}"
+        assert contents(provider.last_call)[0].startswith("[pruned")
+        assert contents(provider.last_call)[-1] == f"page 4 {LONG}"
+        assert is_valid(provider.last_call.messages)
+
+    def test_it_is_not_asked_a_third_time(self):
+        events, provider = self.read(self.too_long, self.too_long, "never asked")
+        assert events[-1].exception_type == "ContextLengthExceeded"
+        assert len(provider.calls) == 7
+
+    def test_what_cannot_be_shorter_is_not_asked_again(self):
+        provider = ScriptedProvider([self.too_long, "never asked"])
+        with pytest.raises(ContextLengthExceeded):
+            reader(True).run("hi", provider=provider)
+        assert len(provider.calls) == 1
+
+    def test_the_next_step_knows_how_much_is_too_much(self):
+        more = Completion(tool_calls=[call("look", page=page) for page in range(5, 8)])
+        events, provider = self.read(self.too_long, more, "done")
+        assert [event.kind for event in events].count("compacted") == 2
+        assert events[-1].result.text == "done"
+        assert len(provider.calls) == 8
+
+    def test_other_errors_are_not_mended(self):
+        events, _ = self.read(ValueError("broken"))
+        assert events[-1].kind == "failed"
+        assert "compacted" not in [event.kind for event in events]
+
+    def test_without_compaction_it_fails(self):
+        events, provider = self.read(self.too_long, compaction=False)
+        assert events[-1].exception_type == "ContextLengthExceeded"
+        assert len(provider.calls) == 6
+
+    def test_a_summary_does_it_too(self):
+        compaction = Compaction(strategy="summarise", summarizer=lambda messages, ctx: "Short.")
+        events, provider = self.read(self.too_long, "done", compaction=compaction)
+        assert events[-1].result.text == "done"
+        assert provider.last_call.messages[0]["content"].endswith("Short.")
+
+    def test_the_hooks_read_what_is_shorter(self):
+        seen = []
+
+        def look_at(messages, ctx):
+            seen.append(len([m for m in messages if str(m["content"]).startswith("[pruned")]))
+
+        self.read(self.too_long, "done", hooks=[Hooks(before_model=look_at)])
+        assert seen[-2] == 0
+        assert seen[-1] > 0
+
+    async def test_it_holds_for_async_runs(self):
+        provider = ScriptedProvider([*asks(5), self.too_long, "done"])
+        run = await reader(True).arun("Read them all.", provider=provider)
+        assert run.text == "done"

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+from django.apps import apps
 
 from mlango.agents import (
     Agent,
@@ -20,8 +21,9 @@ from mlango.agents import (
 )
 from mlango.agents.providers import Completion, ScriptedProvider, ToolCall
 from mlango.core.provider import Provider
+from mlango.core.signals import agent_started
 from mlango.exceptions import Misconfigured
-from mlango.models import Trace
+from mlango.models import Session, Trace
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -695,3 +697,59 @@ def test_a_stopped_run_that_goes_on_is_checked_again():
 
     assert again.stop_reason == "guardrail"
     assert again.text == ""
+
+
+class TestTheFirstEvent:
+    """It tells what was said, so nothing that is not checked."""
+
+    def test_it_tells_the_rewritten_message_everywhere(self, caplog):
+        told = []
+
+        def listen(sender, event, **kwargs):
+            told.append(event.message)
+
+        clerk = agent(First(Rewrite("[gone]"), "input"), memory=BufferMemory())
+        agent_started.connect(listen, sender=type(clerk))
+        with caplog.at_level("DEBUG"):
+            provider = ScriptedProvider(["hello"])
+            events = list(clerk.stream(NEVER_TOLD, provider=provider, session_id="s"))
+
+        assert [event.seq for event in events] == list(range(len(events)))
+        assert events[0].message == "[gone]"
+        assert told == ["[gone]"]
+        assert NEVER_TOLD not in str([event.describe() for event in events])
+        assert NEVER_TOLD not in caplog.text
+        assert Session.objects.get().title == "[gone]"
+        assert_nowhere(NEVER_TOLD)
+
+    async def test_it_holds_for_async_runs(self):
+        clerk = agent(First(Rewrite("[gone]"), "input"))
+        stream = clerk.astream(NEVER_TOLD, provider=ScriptedProvider(["hello"]))
+        events = [event async for event in stream]
+        assert events[0].message == "[gone]"
+
+    def test_what_is_kept_of_a_blocked_message_is_told(self):
+        clerk = agent(First(Block("No.", kept="[kept]"), "input"))
+        events = list(clerk.stream(NEVER_TOLD, provider=ScriptedProvider([]), session_id="s"))
+        assert events[0].message == "[kept]"
+        assert_nowhere(NEVER_TOLD)
+
+    def test_it_tells_nothing_of_a_run_that_ends_before_its_checks(self):
+        class Late(type(agent(First(NO, "input")))):
+            def get_system(self, ctx):
+                raise RuntimeError("broken")
+
+        events = list(Late().stream(NEVER_TOLD, provider=ScriptedProvider([])))
+        assert [event.kind for event in events] == ["started", "failed"]
+        assert events[0].message == ""
+        assert_nowhere(NEVER_TOLD)
+
+    def test_without_guardrails_it_tells_all(self):
+        events = list(agent().stream("hi", provider=ScriptedProvider(["hello"])))
+        assert events[0].message == "hi"
+
+
+def assert_nowhere(text):
+    """Assert that no row of ours holds a text."""
+    for model in apps.get_app_config("mlango").get_models():
+        assert text not in str(list(model.objects.values()))

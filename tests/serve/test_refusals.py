@@ -83,10 +83,10 @@ class RefusalTests(Posting, TestCase):
         self.assertEqual((response.status_code, response["Allow"]), (200, "POST, OPTIONS"))
 
     def test_another_content_type_is_refused(self):
-        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/mixed"):
             response = self.client.post("/ask/", "message=hi", content_type=kind)
 
-            self.assert_problem(response, 415, "must be 'application/json'")
+            self.assert_problem(response, 415, "must be application/json or multipart/form-data")
 
     def test_a_charset_in_the_content_type_is_fine(self):
         response = self.client.post(
@@ -138,12 +138,6 @@ class RefusalTests(Posting, TestCase):
     @override_settings(MLANGO=settings.MLANGO | {"MAX_HTTP_BODY_BYTES": None})
     def test_without_a_limit_any_header_will_do(self):
         self.assertEqual(self.post(headers={"content-length": "9" * 5000}).status_code, 400)
-
-    def test_files_are_refused_with_what_can_be_sent(self):
-        for name in ("files", "images"):
-            data = {"message": "hi", name: ["data:image/png;base64,AA=="]}
-
-            self.assert_problem(self.post(data=data), 400, f"'{name}' is not taken yet")
 
     @override_settings(DATA_UPLOAD_MAX_MEMORY_SIZE=10)
     def test_the_limit_of_forms_does_not_count(self):

@@ -9,6 +9,7 @@ from mlango.lazy import exports
 if TYPE_CHECKING:
     from mlango.agents.providers.cassette import Cassette
     from mlango.agents.providers.echo import EchoProvider
+    from mlango.agents.providers.fallback import FallbackProvider
     from mlango.agents.providers.litellm import LiteLLMProvider
     from mlango.agents.providers.openai_compatible import OpenAICompatibleProvider
     from mlango.agents.providers.recording import RecordingProvider
@@ -26,6 +27,7 @@ __all__ = [
     "Cassette",
     "Completion",
     "EchoProvider",
+    "FallbackProvider",
     "LiteLLMProvider",
     "OpenAICompatibleProvider",
     "Provider",
@@ -51,6 +53,7 @@ _HERE = "mlango.agents.providers"
 _PLACES = {
     "Cassette": f"{_HERE}.cassette",
     "EchoProvider": f"{_HERE}.echo",
+    "FallbackProvider": f"{_HERE}.fallback",
     "LiteLLMProvider": f"{_HERE}.litellm",
     "OpenAICompatibleProvider": f"{_HERE}.openai_compatible",
     "RecordingProvider": f"{_HERE}.recording",

@@ -15,8 +15,10 @@ from mlango.conf import settings
 from mlango.core.provider import Provider
 from mlango.exceptions import Misconfigured
 
+Asked = tuple[Provider, str]  # and the model's name as it knows it
 
-def resolve(model: str, provider: str | Provider | None = None) -> tuple[Provider, str]:
+
+def resolve(model: str, provider: str | Provider | None = None) -> Asked:
     """Return the provider for a model and the model's name as that provider knows it.
 
     Raises Misconfigured where a name is missing or unknown.
@@ -34,6 +36,12 @@ def resolve(model: str, provider: str | Provider | None = None) -> tuple[Provide
             f"MLANGO['DEFAULT_AGENT_MODEL'], such as '{chosen.name}/<model>'."
         )
     return chosen, name
+
+
+def chain(model: str, provider: str | Provider | None = None) -> list[Asked]:
+    """Return who is asked for a model, the first one first; raise as resolve() does."""
+    chosen, name = resolve(model, provider)
+    return chosen.chain(name)
 
 
 def _aliased(model: str) -> str:
