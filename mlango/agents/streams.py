@@ -16,6 +16,7 @@ from mlango.core.loop import iterate
 from mlango.core.run import FAILED, AgentRun, Run
 from mlango.core.signals import agent_finished, agent_started, agent_step, tool_called
 from mlango.exceptions import RunError, SessionBusy
+from mlango.runtime.live import register
 from mlango.runtime.sync import Call
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class AsyncRunStream(Steerable):
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        register(run)
         listened = any(signal.receivers for signal in SIGNALS)
         self._events = _announced(run) if listened else iterate(run)
 

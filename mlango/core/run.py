@@ -164,7 +164,7 @@ class AgentRun:
         return self.text
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Run:
     """One execution of an agent: what was resolved for it and what it has done so far.
 

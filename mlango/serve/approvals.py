@@ -30,7 +30,7 @@ DECISIONS = ("approve", "reject", "edit", "answer")
 FIELDS: dict[str, type] = {"approval": str, "decision": str, "note": str, "arguments": dict}
 
 
-def endpoint(agent: Agent, policy: Policy) -> View:
+def endpoint(agent: Agent | None, policy: Policy) -> View:
     """Return a view that lists what a user may decide, and takes his decision."""
     return visited(answer, agent, policy, ("GET", "POST"))
 
@@ -58,6 +58,8 @@ def open_to(visit: Visit) -> list[dict[str, Any]]:
 
 def _is_of(visit: Visit, row: Approval) -> bool:
     """Return whether the agent, or a sub-agent that works for it, makes the call."""
+    if visit.agent is None:
+        return True
     label = visit.agent._meta.label
     return row.agent == label or row.trace.root.agent == label
 
@@ -85,6 +87,7 @@ def decided(visit: Visit, fields: dict[str, Any]) -> Approval:
     # Of what is not his to decide, a user does not learn that it is there.
     if row is None or not _may_know(visit.user, row) or not _is_of(visit, row):
         raise Problem(404, "There is no such approval.")
+    check_agent(visit, row)
     try:
         _decide(row, visit.user, fields)
     except PermissionDenied as error:
@@ -92,6 +95,17 @@ def decided(visit: Visit, fields: dict[str, Any]) -> Approval:
     except AlreadyDecided as error:
         raise Problem(409, str(error)) from error
     return row
+
+
+def check_agent(visit: Visit, row: Approval) -> None:
+    """Raise a Problem unless the user has the permission of the agent that would go on.
+
+    At an agent's own endpoint that was asked for before.
+    """
+    if visit.agent is None:
+        needed = whose(visit, row)[0]._meta.permission
+        if needed and not visit.user.has_perm(needed):
+            raise Problem(403, f"This needs the permission {needed!r}.")
 
 
 def _may_know(user: Any, row: Approval) -> bool:
@@ -125,9 +139,10 @@ async def gone_on(visit: Visit, row: Approval) -> AgentRun | None:
 
 def whose(visit: Visit, row: Approval) -> tuple[Agent, str]:
     """Return the run to go on with, and its agent: for a sub-agent's call, the lead's."""
-    root = row.trace.root
-    own = visit.agent if root.agent == visit.agent._meta.label else registry.get(root.agent)()
-    return own, root.uuid
+    root, agent = row.trace.root, visit.agent
+    if agent is None or root.agent != agent._meta.label:
+        agent = registry.get(root.agent)()
+    return agent, root.uuid
 
 
 def run_shown(visit: Visit, row: Approval, run: AgentRun | None) -> dict[str, Any] | None:

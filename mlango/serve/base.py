@@ -6,7 +6,7 @@ to ``view``; for any other, one that answers a Visit, and give it to ``visited``
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from mlango.agents.agent import Agent
     from mlango.serve.policy import Policy
 
-View = Callable[..., Awaitable[HttpResponseBase]]
+View = Callable[..., Coroutine[Any, Any, HttpResponseBase]]
 V = TypeVar("V", bound=View)
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A request about ``agent`` by a user who may make it."""
+    """A request about ``agent``, or about those of the site, by a user who may make it."""
 
-    agent: Agent
+    agent: Agent | None
     request: HttpRequest
     user: Any
 
@@ -48,6 +48,7 @@ class Visit:
 class Ask(Visit):
     """A checked request: run ``agent`` with ``message`` for the user of ``request``."""
 
+    agent: Agent
     message: str
     session_id: str = ""
     files: Sequence[Any] = ()
@@ -71,7 +72,7 @@ def view(
     async def asked(visit: Visit) -> HttpResponseBase:
         fields = await body.asked(visit.request)
         check_session(visit, fields)
-        return await admitted(answer, Ask(visit.agent, visit.request, visit.user, **fields))
+        return await admitted(answer, Ask(agent, visit.request, visit.user, **fields))
 
     return visited(
         asked,
@@ -84,13 +85,19 @@ def view(
 
 def visited(
     answer: Callable[[Visit], Awaitable[HttpResponseBase]],
-    agent: Agent,
+    agent: Agent | None,
     policy: Policy,
     methods: tuple[str, ...] = ("POST",),
     content_types: tuple[str, ...] = (JSON_TYPE,),
     renderer_classes: tuple[type[Any], ...] = (JSONRenderer,),
 ) -> View:
-    """Return a view that checks a request, has it answered, and tells what is wrong with it."""
+    """Return a view that checks a request, has it answered, and tells what is wrong with it.
+
+    Without an ``agent`` it is about those of the whole site.
+    """
+    meta = agent._meta if agent else None
+    name = meta.object_name if meta else "Runs"
+    needed = [meta.permission if meta else None, policy.permission]
 
     async def answered(request: HttpRequest, user: Any) -> HttpResponseBase:
         return await answer(Visit(agent, request, user))
@@ -98,9 +105,9 @@ def visited(
     endpoint = Endpoint.as_view(
         agent=agent,
         answer=answered,
-        needed=tuple(each for each in (agent._meta.permission, policy.permission) if each),
-        name=type(agent).__name__,
-        description=agent._meta.description,
+        needed=tuple(filter(None, needed)),
+        name=name,
+        description=meta.description if meta else "The runs of a user.",
         http_method_names=[method.lower() for method in (*methods, "OPTIONS")],
         authentication_classes=policy.authentication(),
         permission_classes=policy.permissions(),
@@ -109,8 +116,8 @@ def visited(
         content_types=content_types,
         renderer_classes=renderer_classes,
     )
-    endpoint.__name__ = endpoint.__qualname__ = type(agent).__name__
-    endpoint.__doc__ = agent._meta.description
+    endpoint.__name__ = endpoint.__qualname__ = name
+    endpoint.__doc__ = meta.description if meta else None
     return never_atomic(endpoint)
 
 

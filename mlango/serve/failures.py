@@ -46,7 +46,7 @@ def problem_of(error: Exception, view: Endpoint) -> Problem:
         return refused(error, view)
     if isinstance(error, Misconfigured):
         problem = Problem(500, "The agent is not set up; the server's log tells why.")
-        label = view.agent._meta.label
+        label = view.agent._meta.label if view.agent else "The site"
         logger.error("%s: %s is not set up.", problem.id, label, exc_info=error)
         return problem
     return unexpected(error, view)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ class Endpoint(APIView):  # type: ignore[misc]
     """
 
     # What as_view() takes must be here as well.
-    agent: Agent = None  # type: ignore[assignment]
+    agent: Agent | None = None
     answer: Answer = None  # type: ignore[assignment]
     needed: tuple[str, ...] = ()
     content_types: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Endpoint(APIView):  # type: ignore[misc]
     name = description = ""
 
     @classmethod
-    def as_view(cls, **initkwargs: Any) -> Callable[..., Awaitable[HttpResponseBase]]:
+    def as_view(cls, **initkwargs: Any) -> Callable[..., Coroutine[Any, Any, HttpResponseBase]]:
         """Return an async view that the framework and its tools know as one of theirs."""
         plain = super().as_view(**initkwargs)
 

@@ -94,7 +94,7 @@ class Socket:
                 409, "A run goes on over this socket. Use 'steer' or 'follow_up', or 'abort' it."
             )
         visit = await self.enter()
-        question = Ask(visit.agent, visit.request, visit.user, **fields)
+        question = Ask(self.agent, visit.request, visit.user, **fields)
         self._show(self.agent.astream(question.message, **question.options))
 
     def _ask_of_run(self, frame: Frame) -> None:

@@ -1,0 +1,233 @@
+"""The endpoints of runs that were begun: list them, read one, cancel, steer, follow up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from django.db.models import Q
+from django.http import HttpResponse
+
+from mlango.agents.resolve import check_input
+from mlango.core.messages import text_of, user_messages
+from mlango.core.threads import in_thread
+from mlango.exceptions import Misused, did_you_mean
+from mlango.models import Approval, Span, Trace
+from mlango.runtime.live import running
+from mlango.serve.base import View, Visit, visited
+from mlango.serve.body import JSON_TYPE, body_of, parsed
+from mlango.serve.json import document
+from mlango.serve.owned import ID, is_own, own_trace, own_traces, uuid_of
+from mlango.serve.problems import Problem
+
+if TYPE_CHECKING:
+    from mlango.agents.agent import Agent
+    from mlango.core.run import Run
+    from mlango.serve.policy import Policy
+
+PAGE, MAX_PAGE = 20, 100
+MAX_WAITING = 16  # messages that a run has not read yet
+TYPES: dict[str, type] = {"message": str, "now": bool}
+GOING = (Trace.Status.RUNNING,)
+
+
+def listing(agent: Agent | None, policy: Policy) -> View:
+    """Return a view of a user's runs, newest first."""
+    return visited(answer_list, agent, policy, ("GET",))
+
+
+def detail(agent: Agent | None, policy: Policy) -> View:
+    """Return a view of one run, as the endpoint that ran it has answered."""
+    return visited(answer_run, agent, policy, ("GET",))
+
+
+def cancel(agent: Agent | None, policy: Policy) -> View:
+    """Return a view that stops a run."""
+    return visited(answer_cancel, agent, policy, content_types=("", JSON_TYPE))
+
+
+def steer(agent: Agent | None, policy: Policy) -> View:
+    """Return a view that has a run read a message before its next model call."""
+    return visited(answer_steer, agent, policy)
+
+
+def follow_up(agent: Agent | None, policy: Policy) -> View:
+    """Return a view that has a run go on with a message when it would be done."""
+    return visited(answer_follow_up, agent, policy)
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+async def answer_list(visit: Visit) -> HttpResponse:
+    """Answer with a page of runs, and where the next page begins."""
+    return document(await in_thread(page_of, visit))
+
+
+def page_of(visit: Visit) -> dict[str, Any]:
+    """Return a page of runs; those that work for others are left out."""
+    query = visit.request.GET
+    rows = own_traces(visit).filter(parent=None).order_by("-started_at", "-uuid")
+    if query.get("session_id"):
+        rows = rows.filter(session_key=query["session_id"].replace("\0", "␀"))
+    if query.get("status"):
+        rows = rows.filter(status=one_of(Trace.Status.values, "status", query["status"]))
+    if query.get("before"):
+        rows = rows.filter(older_than(visit, query["before"]))
+    limit = size_of(query.get("limit", ""))
+    found = list(rows.defer("opening_json", "metadata_json", "input", "output")[: limit + 1])
+    following = found[limit - 1].uuid if len(found) > limit else None
+    return {"runs": [row.describe() for row in found[:limit]], "next": following}
+
+
+def one_of(choices: Iterable[str], name: str, value: str) -> str:
+    """Return the value of a query's parameter; raise a Problem if it is none of the choices."""
+    known = list(choices)
+    if value not in known:
+        hint = did_you_mean(value, known)
+        raise Problem(400, f"{name!r} must be one of {', '.join(known)}.{hint}")
+    return value
+
+
+def size_of(text: str) -> int:
+    """Return how many runs a page has."""
+    if not text:
+        return PAGE
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MAX_PAGE):
+        raise Problem(400, f"'limit' must be a number from 1 to {MAX_PAGE}.")
+    return int(text[:9])
+
+
+def older_than(visit: Visit, uuid: str) -> Q:
+    """Return what is true of the runs behind one of a user's own."""
+    row = own_traces(visit).filter(pk=uuid).first() if ID.fullmatch(uuid) else None
+    if row is None:
+        raise Problem(400, "'before' must be the id of a run of yours, as 'next' gives it.")
+    same_time = Q(started_at=row.started_at, uuid__lt=row.uuid)
+    return Q(started_at__lt=row.started_at) | same_time
+
+
+async def answer_run(visit: Visit) -> HttpResponse:
+    """Answer with a run as it stands."""
+    return document(await in_thread(lambda: shown(own_trace(visit))))
+
+
+def shown(trace: Trace) -> dict[str, Any]:
+    """Return what a client reads of a run, from its rows."""
+    tools = trace.spans.filter(kind=Span.Kind.TOOL).values_list("name", flat=True)
+    return {
+        "agent": trace.agent,
+        "output": output_of(trace),
+        "status": trace.status,
+        "stop_reason": trace.stop_reason,
+        "steps": trace.steps,
+        "trace": trace.uuid,
+        "session_id": trace.session_key,
+        "tools_used": list(dict.fromkeys(tools)),
+        "usage": trace.usage.describe(),
+        "cost": None if trace.cost is None else str(trace.cost.normalize()),
+        "error": error_of(trace),
+        "approvals": [row.describe() for row in open_of(trace)],
+        "started_at": trace.started_at.isoformat(),
+        "ended_at": trace.ended_at.isoformat() if trace.ended_at else None,
+    }
+
+
+def output_of(trace: Trace) -> str:
+    """Return what the agent said last; the row itself has the beginning of long texts only."""
+    said = [message for message in trace.turn if message.get("role") == "assistant"]
+    return text_of(said[-1].get("content")) if said else trace.output
+
+
+def error_of(trace: Trace) -> str:
+    """Return why a run ended early, without the text of any exception."""
+    is_failed = trace.status == Trace.Status.FAILED
+    return "The run failed; its trace tells why." if is_failed else trace.error
+
+
+def open_of(trace: Trace) -> Iterable[Approval]:
+    """Return what waits for a person in a run and in those that work for it."""
+    family, newest = [trace.pk], [trace.pk]
+    while newest:
+        newest = list(Trace.objects.filter(parent__in=newest).values_list("pk", flat=True))
+        family += newest
+    return Approval.objects.open().filter(trace__in=family).order_by("created_at")
+
+
+# -- what may be asked of one that goes on ------------------------------------------------------
+
+
+async def answer_cancel(visit: Visit) -> HttpResponse:
+    """Ask a run to stop; it ends in its own time, with all that it has done."""
+    if body := body_of(visit.request):
+        fields_of(parsed(body), {})
+    run = await in_thread(going_of, visit)
+    run.abort()
+    return accepted(run)
+
+
+async def answer_steer(visit: Visit) -> HttpResponse:
+    """Hand a run a message for its next model call."""
+    fields = message_of(visit, TYPES)
+    now = fields.get("now", False)
+    return await handed(visit, lambda run: run.steer(fields["message"], now=now))
+
+
+async def answer_follow_up(visit: Visit) -> HttpResponse:
+    """Hand a run a message for when it is done."""
+    fields = message_of(visit, {"message": str})
+    return await handed(visit, lambda run: run.follow_up(fields["message"]))
+
+
+async def handed(visit: Visit, hand: Callable[[Run], None]) -> HttpResponse:
+    """Hand something to the run that the URL names."""
+    run = await in_thread(going_of, visit)
+    if len(run.steering) + len(run.follow_ups) >= MAX_WAITING:
+        raise Problem(429, f"{MAX_WAITING} messages wait for the run already.")
+    try:
+        hand(run)
+    except Misused as error:  # it ended just now
+        raise Problem(409, "The run has ended.") from error
+    return accepted(run)
+
+
+def going_of(visit: Visit) -> Run:
+    """Return the run that the URL names; raise a Problem unless it goes on in this process."""
+    run = running(uuid_of(visit))
+    # Its row may come a moment later.
+    if run is not None and is_own(visit, run):
+        return run
+    row = own_trace(visit)
+    if row.status in GOING:
+        raise Problem(409, "The run goes on in another process, which cannot be told from here.")
+    if row.status == Trace.Status.WAITING:
+        raise Problem(409, "The run waits for a person. Decide about its approvals.")
+    raise Problem(409, f"The run has ended ({row.status}).")
+
+
+def accepted(run: Run) -> HttpResponse:
+    """Return that a run was told."""
+    response = document({"trace": run.uuid, "status": run.status})
+    response.status_code = 202
+    return response
+
+
+def message_of(visit: Visit, types: dict[str, type]) -> dict[str, Any]:
+    """Return the fields of a message to a run; raise a Problem if one is wrong."""
+    fields = fields_of(parsed(body_of(visit.request)), types)
+    if not fields.get("message", "").strip():
+        raise Problem(400, "The field 'message' must hold the text for the run.")
+    check_input(user_messages(fields["message"]))
+    return fields
+
+
+def fields_of(fields: dict[str, Any], types: dict[str, type]) -> dict[str, Any]:
+    """Return the fields; raise a Problem for one that is unknown or of another type."""
+    for name, value in fields.items():
+        if name not in types:
+            hint, known = did_you_mean(name, types), ", ".join(types) or "none"
+            raise Problem(400, f"There is no field {name!r:.100}.{hint} Fields are: {known}.")
+        if type(value) is not types[name]:
+            kind = "a string" if types[name] is str else "true or false"
+            raise Problem(400, f"The field {name!r} must be {kind}.")
+    return fields
