@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
+from django.utils import timezone
 
 from mlango.agents.handoffs import go_on_as_last
 from mlango.agents.resolve import run_for
@@ -92,7 +93,8 @@ def take(run: Run) -> None:
     also = LEFT_OPEN if run.lead is not None and run.is_durable else ()
     with transaction.atomic(using=Trace.objects.db):
         rows = Trace.objects.filter(pk=run.uuid, status__in=(*RESUMABLE, *also))
-        if not rows.update(status=Trace.Status.RUNNING, ended_at=None):
+        running = {"status": Trace.Status.RUNNING, "resumed_at": timezone.now()}
+        if not rows.update(ended_at=None, **running):
             status = Trace.objects.values_list("status", flat=True).get(pk=run.uuid)
             raise _not_resumable(run.uuid, status)
         if run.is_durable and run.lead is None:

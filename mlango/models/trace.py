@@ -9,6 +9,7 @@ from typing import Any
 
 from django.conf import settings as django_settings
 from django.db import models
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -42,11 +43,13 @@ class TraceQuerySet(OwnedQuerySet["Trace"]):
     def mark_lost(self, older_than: timedelta | None = None) -> int:
         """Mark the runs whose process died as lost; return how many there were.
 
-        A run is lost if it is still running ``older_than`` after its start; by default
-        AGENT_TIMEOUT and a margin.
+        A run is lost if it is still running ``older_than`` after it began, or last went on;
+        by default AGENT_TIMEOUT and a margin.
         """
         begun_before = timezone.now() - (older_than or _longest())
-        running = self.filter(status=Trace.Status.RUNNING, started_at__lt=begun_before)
+        running = self.alias(begun_at=Coalesce("resumed_at", "started_at")).filter(
+            status=Trace.Status.RUNNING, begun_at__lt=begun_before
+        )
         return running.exclude(pk__in=self._durable(running)).update(
             status=Trace.Status.LOST, error="The process ended before the run did."
         )
@@ -144,6 +147,8 @@ class Trace(models.Model):
         _("cost"), max_digits=20, decimal_places=10, null=True, blank=True, default=0
     )
     started_at = models.DateTimeField(_("started"))
+    # A run may have waited for days before it went on, and has its whole time again.
+    resumed_at = models.DateTimeField(null=True, blank=True, editable=False)
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
 
     # {"system", "said", and "messages" or "traces": the uuids the history was recalled from}

@@ -6,6 +6,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.utils import timezone
 
+from mlango.agents.resume import take
 from mlango.agents.traces import aget_trace, find_trace, get_trace, recent_traces
 from mlango.exceptions import TraceNotFound
 from mlango.models import Trace
@@ -125,6 +126,19 @@ class TestMarkLost:
             before = trace.status
             trace.refresh_from_db()
             assert trace.status == before
+
+    def test_a_run_that_went_on_after_it_had_waited_has_its_whole_time_again(self):
+        waited = make("a1", minutes=3000, status="stopped", opening_json="{}")
+        run = new_run()
+        run.uuid = waited.uuid
+        take(run)
+
+        assert Trace.objects.mark_lost() == 0
+
+        waited.refresh_from_db()
+        assert waited.status == "running"
+        Trace.objects.update(resumed_at=NOW - timedelta(minutes=2000))
+        assert Trace.objects.mark_lost() == 1
 
     def test_without_a_timeout_it_takes_a_day(self, settings):
         settings.MLANGO = {"AGENT_TIMEOUT": None}
