@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from decimal import Decimal
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
@@ -54,11 +55,22 @@ class Reserving(Control):
         self._usage = Usage()
         self._cost: Decimal | None = None
 
-    async def begin(self, run: Run) -> None:
-        for quota in self._quotas:
+    async def ready(self, run: Run) -> list[Counted]:
+        """Return the quotas with whose spending each counts, as known from now on."""
+        quotas, self._quotas = self._quotas, ()
+        for quota in quotas:
             counted = (quota, await _subject(run, quota))
             if counted not in self.counted:
                 self.counted.append(counted)
+        return self.counted
+
+    def pass_over(self, usage: Usage, cost: Decimal | None) -> None:
+        """Leave to others what the run has counted for them and they have settled."""
+        self._usage = self._usage + usage
+        self._cost = None if cost is None or self._cost is None else self._cost + cost
+
+    async def begin(self, run: Run) -> None:
+        await self.ready(run)
         if any(quota.usd and not quota.allow_unpriced for quota, _ in self.counted):
             refuse_unpriced(run)
 
@@ -178,8 +190,10 @@ def period_start(every: str, now: datetime) -> datetime:
 
 
 def _lapses_at(run: Run) -> datetime:
-    seconds = run.bounds.run_timeout
-    longest = WITHOUT_TIMEOUT if seconds is None else timedelta(seconds=seconds)
+    left = run.deadline - monotonic()
+    longest = (
+        timedelta(seconds=left) if left < WITHOUT_TIMEOUT.total_seconds() else WITHOUT_TIMEOUT
+    )
     return timezone.now() + longest + MARGIN
 
 

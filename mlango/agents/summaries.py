@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from mlango.agents.asides import aside
 from mlango.agents.calling import called_in
-from mlango.agents.prices import warm
-from mlango.agents.providers.routing import resolve
+from mlango.agents.providers.routing import chain
 from mlango.core.context import Context
 from mlango.core.controls import Halt
-from mlango.core.loop import iterate
-from mlango.core.messages import text_of, user_messages
-from mlango.core.run import FINISHED, Run
-from mlango.core.tools import Toolbox
-from mlango.core.values import clean, dumps, truncate
+from mlango.core.messages import text_of
+from mlango.core.values import clean, truncate
 from mlango.core.watch import Interrupted, TimedOut
 
 if TYPE_CHECKING:
     from mlango.core.provider import Message
+    from mlango.core.run import Run
     from mlango.core.usage import Usage
 
 MAX_TOKENS = 2048
@@ -66,40 +63,12 @@ async def summary_of(run: Run, summarizer: Any, messages: Sequence[Message]) -> 
 
 
 async def _ask(run: Run, model: str | None, messages: Sequence[Message], made: Summary) -> None:
-    asking = _run(run, model, messages)
-    async with aclosing(iterate(asking)) as events:
-        async for _ in events:
-            pass
-    made.usage, made.cost = asking.usage, asking.cost
-    run.count(asking.usage, asking.cost)
-    if asking.status != FINISHED:
-        raise asking.exception or RuntimeError(asking.stop_reason)
-    made.text = asking.text
-
-
-def _run(run: Run, model: str | None, messages: Sequence[Message]) -> Run:
-    """Return a run of the model that summarises, within the bounds of the run it is for."""
-    provider, name = run.provider, run.model
-    if model:
-        chosen, name = resolve(model)
-        provider = chosen.for_run(run)
-    if not provider.is_free:
-        warm()
+    """Have a model write the summary, within the bounds of the run it is for."""
+    own = [(run.provider, run.model), *run.fallbacks]
+    asked = [(each.for_run(run), name) for each, name in chain(model)] if model else own
     text = truncate("\n\n".join(_lines(messages)), MAX_CHARS)
-    asking = Run(
-        label=run.label,
-        provider=provider,
-        model=name,
-        said=user_messages(dumps(text)),
-        toolbox=Toolbox(),
-        bounds=replace(run.bounds, max_steps=1, run_timeout=None, max_history_chars=None),
-        system=SYSTEM,
-        request_options={"max_tokens": MAX_TOKENS},
-        price=run.price,
-        context=run.context,
-    )
-    asking.deadline = run.deadline
-    return asking
+    asking = await aside(run, text, asked=asked, system=SYSTEM, max_tokens=MAX_TOKENS)
+    made.usage, made.cost, made.text = asking.usage, asking.cost, asking.text
 
 
 def _lines(messages: Sequence[Message]) -> Iterator[str]:

@@ -177,8 +177,6 @@ class Guarding(Control):
         verdict = await check.verdict(run)
         if is_late and isinstance(verdict, Rewrite):
             verdict = Block("It rewrites a message after the model has read it.")
-        if context.usage is not None:
-            run.count(context.usage, context.cost)
         entry = check.entry(run, verdict)
         self.early.append(entry) if self.early is not None else run.journal.write(entry)
         tool = call.name if call else ""

@@ -16,6 +16,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from mlango.core.context import Context
+from mlango.core.controls import Halt
 from mlango.core.journal import Entry
 from mlango.core.threads import in_thread
 from mlango.core.values import clean
@@ -75,6 +76,7 @@ class GuardrailContext(Context):
     def used(self, usage: Usage, cost: Decimal | None, model: str = "") -> None:
         """Tell what the check itself cost; the run counts it."""
         self.usage, self.cost, self.model = usage, cost, model
+        self._run.count(usage, cost)
 
 
 class Guardrail:
@@ -163,7 +165,7 @@ class Check:
                 return self._understood(await method(*given))
             answer = await in_thread(method, *given)
             return self._understood(await answer if inspect.isawaitable(answer) else answer)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, Halt, Misconfigured):  # no verdict: the run ends
             raise
         # As for a tool: sys.exit() in a task would end the whole event loop.
         except BaseException as error:  # noqa: BLE001 - a check that fails blocks

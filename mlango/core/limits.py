@@ -146,10 +146,8 @@ class Limiting(Control):
         self._calls = 0
 
     async def begin(self, run: Run) -> None:
-        self._run = run
+        await self.ready(run)
         self._calls = len(run.tool_results)
-        if self.session_limits is not None:
-            self._before = await in_thread(self._earlier)
         if self.limits.max_duration is not None:
             at = monotonic() + self.limits.max_duration
             if at < run.deadline:
@@ -158,6 +156,13 @@ class Limiting(Control):
                     "max_duration", self.limits.max_duration, self.limits.max_duration, RUN
                 )
         self.refuse_unpriced(run)
+
+    async def ready(self, run: Run) -> None:
+        """Begin to count; also for what is asked of a model before the run begins."""
+        if self._run is None:
+            if self.session_limits is not None:
+                self._before = await in_thread(self._earlier)
+            self._run = run
 
     async def before_model(self, run: Run) -> None:
         # The calls that are allowed may all be made; only one more is too many.

@@ -17,6 +17,7 @@ from mlango.management.base import user_named
 from mlango.management.endings import USAGE
 from mlango.management.printing import counted
 from mlango.management.terminal import Screen
+from mlango.models.quota import QuotaReservation, QuotaUsage
 from mlango.models.removal import delete_runs, old_runs
 
 UNITS = {"h": "hours", "d": "days", "w": "weeks"}
@@ -59,7 +60,8 @@ def prune(err: Screen, options: dict[str, Any]) -> None:
                 returncode=USAGE,
             )
         older_than = timedelta(days=settings.RETENTION)
-    runs = old_runs(timezone.now() - older_than, options["agent"])
+    before = timezone.now() - older_than
+    runs = old_runs(before, options["agent"])
     if options["dry_run"]:
         err.line(f"{counted(runs.count(), 'run')} would be deleted.")
         return
@@ -68,6 +70,10 @@ def prune(err: Screen, options: dict[str, Any]) -> None:
         deleted += count
         err.line(f"{counted(deleted, 'run')} deleted …")
     err.line(f"{counted(deleted, 'run')} deleted." if deleted else "No run is that old.")
+    if not options["agent"]:
+        QuotaReservation.objects.release_lapsed()
+        if counters := QuotaUsage.objects.delete_before(before):
+            err.line(f"{counted(counters, 'quota counter')} deleted.")
 
 
 def erase_user(err: Screen, options: dict[str, Any]) -> None:

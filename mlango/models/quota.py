@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from functools import reduce
+from operator import or_
+from typing import Any, ClassVar
 
 from django.db import models, router, transaction
-from django.db.models import F, Sum
+from django.db.models import F, Q, Sum
 from django.db.models.functions import Now
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
+
+# How long a period may be; a day has 25 hours when the clocks go back.
+LONGEST = {
+    "hour": timedelta(hours=2),
+    "day": timedelta(hours=25),
+    "week": timedelta(days=8),
+    "month": timedelta(days=32),
+}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -25,10 +36,11 @@ class Share:
     units: int
     limit: int
 
+    ORDER: ClassVar = ("per", "subject", "unit", "every", "starts_at")
+
     @property
     def key(self) -> dict[str, Any]:
-        names = ("per", "subject", "unit", "every", "starts_at")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in self.ORDER}
 
 
 class Exhausted(Exception):
@@ -66,6 +78,16 @@ class QuotaUsageQuerySet(models.QuerySet["QuotaUsage"]):
     def _take(self, share: Share) -> bool:
         fits = self.filter(**share.key, spent__lte=share.limit - share.units - F("reserved"))
         return fits.update(reserved=F("reserved") + share.units) > 0
+
+    def delete_before(self, moment: datetime) -> int:
+        """Delete the counters of periods that were over then; return how many.
+
+        One of which something is reserved stays, and so does one whose period goes on.
+        """
+        latest = {every: min(moment, timezone.now() - length) for every, length in LONGEST.items()}
+        over = [Q(every=every, starts_at__lt=before) for every, before in latest.items()]
+        free = self.filter(reserved=0, reservations=None).filter(reduce(or_, over))
+        return free.delete()[1].get(self.model._meta.label, 0)
 
     def settle(self, spent: Iterable[tuple[QuotaReservation, int]]) -> None:
         """Put what was spent in the place of what was reserved."""
@@ -109,15 +131,36 @@ class QuotaUsage(models.Model):
     def __str__(self) -> str:
         return f"{self.per} {self.subject} {self.unit} a {self.every}"
 
-    def release_lapsed(self) -> None:
-        """Give back what was reserved by processes that died. The row must be locked."""
+    def release_lapsed(self) -> int:
+        """Give back what was reserved by processes that died; return how many rows it was.
+
+        The row must be locked.
+        """
         rows = QuotaReservation._default_manager.using(self._state.db)
         lapsed = rows.filter(counter=self, expires_at__lte=Now())
         units = lapsed.aggregate(units=Sum("units", default=0))["units"]
-        if units:
-            lapsed.delete()
-            self.reserved -= units
-            self.save(update_fields=["reserved"], using=self._state.db)
+        if not units:
+            return 0
+        count = lapsed.delete()[0]
+        self.reserved -= units
+        self.save(update_fields=["reserved"], using=self._state.db)
+        return count
+
+
+class QuotaReservationQuerySet(models.QuerySet["QuotaReservation"]):
+    """Reservations, and how those of dead processes are given back."""
+
+    def release_lapsed(self) -> int:
+        """Give back what was reserved by processes that died; return how many rows it was."""
+        alias = router.db_for_write(self.model)
+        lapsed = self.using(alias).filter(expires_at__lte=Now())
+        counters = QuotaUsage.objects.using(alias).filter(
+            pk__in=list(lapsed.values_list("counter", flat=True))
+        )
+        with transaction.atomic(using=alias):
+            # In the order in which they are reserved, so that no two wait for each other.
+            ordered = counters.select_for_update().order_by(*Share.ORDER)
+            return sum(counter.release_lapsed() for counter in ordered)
 
 
 class QuotaReservation(models.Model):
@@ -126,6 +169,8 @@ class QuotaReservation(models.Model):
     counter = models.ForeignKey(QuotaUsage, models.CASCADE, related_name="reservations")
     units = models.BigIntegerField()
     expires_at = models.DateTimeField()
+
+    objects = QuotaReservationQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("quota reservation")

@@ -1,7 +1,10 @@
 """Quotas: what is reserved before a model call, what is counted after it, and for whom."""
 
 import math
+import os
 import queue
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -11,7 +14,7 @@ from django.contrib.auth import get_user_model
 from django.db import connections
 from django.utils import timezone
 
-from mlango.agents import Agent, BudgetExceeded, Quota, tool
+from mlango.agents import Agent, BudgetExceeded, Compaction, Limits, LLMJudge, Quota, tool
 from mlango.agents.providers import Completion, Provider, ScriptedProvider, ToolCall, Usage
 from mlango.agents.quotas import period_start
 from mlango.exceptions import Misconfigured, ProviderUnavailable, RunError
@@ -357,3 +360,157 @@ def test_a_wrong_quota_is_refused(wrong, words):
 def test_quotas_of_another_kind_are_refused():
     with pytest.raises(Misconfigured, match="a list of Quota"):
         with_quotas({"usd": 1})
+
+
+class TestWhatIsAskedBeside:
+    """A judge's call and a summary's are reserved and counted as the run's own."""
+
+    USED = Completion("ALLOW", usage=Usage(50, 5))
+
+    def judged(self, on, tokens=100_000, turns=(ANSWER,), verdict=USED, **options):
+        judge = ScriptedProvider([verdict] * 3)
+        agent = with_quotas(
+            Quota(tokens=tokens, per="site", every="day"),
+            guardrails=[LLMJudge("Be kind.", provider=judge, on=on)],
+            **options,
+        )
+        return run(turns, agent), judge
+
+    @pytest.mark.parametrize("on", ["input", "output"])
+    def test_what_a_judge_used_is_counted_once(self, on):
+        done, _ = self.judged(on)
+        assert done.ok
+        assert done.usage.total_tokens == 75
+        assert (counter().spent, counter().reserved) == (75, 0)
+
+    def test_a_judge_of_a_tool_call_is_counted_once(self):
+        @tool
+        def look() -> str:
+            """Look."""
+            return "seen"
+
+        use = Completion(tool_calls=[ToolCall("", "look", {})], usage=Usage(5, 5))
+        done, _ = self.judged("tools", turns=(use, ANSWER), tools=[look])
+        assert done.ok
+        assert counter().spent == done.usage.total_tokens == 85
+
+    def test_it_is_reserved_while_the_judge_is_asked(self):
+        seen = []
+
+        async def look(request):
+            seen.append((await QuotaUsage.objects.aget()).reserved)
+            return self.USED
+
+        self.judged("output", verdict=look)
+        assert seen[0] > 1024  # the longest answer of a judge
+
+    def test_a_judge_for_whom_there_is_no_room_is_not_asked(self):
+        done, judge = self.judged("input", tokens=500)
+        assert done.stop_reason == "budget_exceeded"
+        assert done.budget.scope == "site"
+        assert judge.calls == []
+
+    def test_a_judge_before_the_first_call_is_reserved_too(self):
+        class Early(LLMJudge):
+            parallel = False
+
+        judge = ScriptedProvider([self.USED])
+        quota = Quota(tokens=500, per="site", every="day")
+        agent = with_quotas(quota, guardrails=[Early("Be kind.", provider=judge, on="input")])
+        assert run(agent=agent).stop_reason == "budget_exceeded"
+        assert judge.calls == []
+
+    async def test_it_holds_for_async_runs(self):
+        judge = LLMJudge("Be kind.", provider=ScriptedProvider([self.USED]), on="output")
+        quota = Quota(tokens=100_000, per="site", every="day")
+        agent = with_quotas(quota, guardrails=[judge])
+        done = await agent().arun("hi", provider=ScriptedProvider([ANSWER]))
+        assert done.usage.total_tokens == 75
+
+    def test_a_summary_is_counted_once(self):
+        compaction = Compaction(strategy="summarise", window=400, keep=50)
+        summary = Completion("Short.", usage=Usage(100, 11))
+
+        @tool
+        def read() -> str:
+            """Read."""
+            return "x" * 2000
+
+        use = Completion(tool_calls=[ToolCall("", "read", {})], usage=Usage(0, 5))
+        agent = with_quotas(
+            Quota(tokens=100_000, per="site", every="day"), compaction=compaction, tools=[read]
+        )
+        done = run((use, summary, ANSWER), agent)
+        assert done.text == "Done."
+        assert done.usage.total_tokens == counter().spent == 5 + 111 + 20
+
+    def test_a_judge_of_unknown_price_is_refused_under_a_limit_of_cost(self, settings):
+        prices = {"scripted/known": {"input": 1, "output": 1}}
+        settings.MLANGO = {**settings.MLANGO, "PRICES": prices}
+        unknown = Priced([self.USED])
+        unknown.name = "other"
+        judge = LLMJudge("x", model="unknown", provider=unknown, on="output")
+        agent, limits = with_quotas(guardrails=[judge]), Limits(max_cost_usd=1)
+        with pytest.raises(RunError, match="other/unknown is unknown, so its cost cannot"):
+            agent().run("hi", provider=Priced([ANSWER]), model="known", limits=limits)
+        assert unknown.calls == []
+
+    def test_a_judge_is_not_asked_past_the_limits_of_the_run(self):
+        judge = ScriptedProvider([self.USED] * 3)
+
+        @tool
+        def look() -> str:
+            """Look."""
+            return "seen"
+
+        use = Completion("So.", tool_calls=[ToolCall("", "look", {})], usage=Usage(500, 5))
+        guardrail = LLMJudge("x", provider=judge, on=("tools",))
+        agent = with_quotas(guardrails=[guardrail], tools=[look])
+        done = run((use, ANSWER), agent, limits=Limits(max_tokens=400))
+        assert done.stop_reason == "budget_exceeded"
+        assert judge.calls == []
+
+
+def start_a_run_that_hangs():
+    """Return a process that has reserved for a model call and waits for the answer."""
+    database = connections["default"].settings_dict
+    environ = {**os.environ, "QUOTA_DATABASE": str(database["NAME"])}
+    command = [sys.executable, "-m", "tests.control.hanging_process"]
+    process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline().strip() == "asked"
+    return process
+
+
+def test_what_a_killed_process_had_reserved_is_given_back():
+    process = start_a_run_that_hangs()
+    with process:
+        process.kill()
+    held = QuotaReservation.objects.get()
+    assert counter().reserved == held.units > 0
+    assert held.expires_at <= timezone.now() + timedelta(seconds=600 + 60)
+
+    # Nobody has to ask for it first: a sweep gives it back when its time is over.
+    assert QuotaReservation.objects.release_lapsed() == 0
+    QuotaReservation.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    assert QuotaReservation.objects.release_lapsed() == 1
+    assert (counter().spent, counter().reserved) == (0, 0)
+
+
+def test_counters_of_periods_long_over_are_deleted():
+    assert run().ok
+    row = counter()
+    old = timezone.now() - timedelta(days=100)
+    QuotaUsage.objects.create(per="site", unit="tokens", every="day", starts_at=old, spent=5)
+    held = QuotaUsage.objects.create(per="agent", unit="tokens", every="day", starts_at=old)
+    QuotaReservation.objects.create(
+        counter=held, units=1, expires_at=timezone.now() + timedelta(hours=1)
+    )
+
+    assert QuotaUsage.objects.delete_before(timezone.now() - timedelta(days=90)) == 1
+    assert set(QuotaUsage.objects.all()) == {row, held}
+
+
+def test_the_period_that_goes_on_is_never_deleted():
+    month = period_start("month", timezone.now())
+    QuotaUsage.objects.create(per="site", unit="tokens", every="month", starts_at=month)
+    assert QuotaUsage.objects.delete_before(timezone.now() + timedelta(days=1)) == 0

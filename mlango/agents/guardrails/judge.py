@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 
-from mlango.agents.prices import warm
-from mlango.agents.providers.routing import resolve
+from mlango.agents.asides import aside
+from mlango.agents.providers.routing import Asked, chain
 from mlango.core.context import run_of
 from mlango.core.guardrails import (
     INPUT,
@@ -20,12 +18,9 @@ from mlango.core.guardrails import (
     Verdict,
     kinds,
 )
-from mlango.core.loop import iterate
-from mlango.core.messages import user_messages
 from mlango.core.numbers import is_positive
 from mlango.core.provider import Provider
-from mlango.core.run import FINISHED, Run
-from mlango.core.tools import Toolbox
+from mlango.core.run import Run
 from mlango.core.values import dumps
 from mlango.exceptions import Misconfigured
 
@@ -86,45 +81,28 @@ class LLMJudge(Guardrail):
         return await self._judge("a call of a tool", f"{name}({dumps(arguments)})", ctx)
 
     async def _judge(self, what: str, text: str, ctx: GuardrailContext) -> Verdict:
-        judging = self._run(run_of(ctx), what, text)
-        async with aclosing(iterate(judging)) as events:
-            async for _ in events:
-                pass
-        ctx.used(judging.usage, judging.cost, judging.model)
-        if judging.status != FINISHED:
-            raise judging.exception or RuntimeError(judging.stop_reason)
+        judging = await aside(
+            run_of(ctx),
+            text,
+            asked=self._asked(run_of(ctx)),
+            system=SYSTEM.format(what=what, instruction=self.instruction),
+            max_tokens=MAX_TOKENS,
+        )
+        # The run has counted it already.
+        ctx.usage, ctx.cost, ctx.model = judging.usage, judging.cost, judging.model
         words = re.findall(r"[A-Z]+", judging.text.upper())
         if words[:1] == ["ALLOW"] and "BLOCK" not in words:
             return None
         clear = "BLOCK" in words
         return Block("The judge refused it." if clear else "The judge gave no clear verdict.")
 
-    def _asked(self, run: Run) -> tuple[Provider, str]:
-        """Return the provider and the model that judge."""
+    def _asked(self, run: Run) -> list[Asked]:
+        """Return who judges, and who does where that fails."""
         if not (self.model or self.provider):
-            return run.provider, run.model
-        chosen, model = resolve(self.model, self.provider)
+            return [(run.provider, run.model), *run.fallbacks]
+        found = chain(self.model, self.provider)
         # A test that scripts or replays a run never reaches the network through its judge.
-        if run.options.get("provider") and run.provider.offline and not chosen.offline:
-            return run.provider, model
-        return chosen.for_run(run), model
-
-    def _run(self, run: Run, what: str, text: str) -> Run:
-        """Return a run of the judging model, within the bounds of the run that is judged."""
-        provider, model = self._asked(run)
-        if not provider.is_free:
-            warm()
-        judging = Run(
-            label=run.label,
-            provider=provider,
-            model=model,
-            said=user_messages(dumps(text)),
-            toolbox=Toolbox(),
-            bounds=replace(run.bounds, max_steps=1, run_timeout=None),
-            system=SYSTEM.format(what=what, instruction=self.instruction),
-            request_options={"max_tokens": MAX_TOKENS},
-            price=run.price,
-            context=run.context,
-        )
-        judging.deadline = run.deadline
-        return judging
+        is_offline = run.options.get("provider") and run.provider.offline
+        if is_offline and not all(chosen.offline for chosen, _ in found):
+            return [(run.provider, found[0][1])]
+        return [(chosen.for_run(run), model) for chosen, model in found]
