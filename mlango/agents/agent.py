@@ -186,6 +186,14 @@ class Agent:
         return cls._served("sse", options)
 
     @classmethod
+    def as_events_endpoint(cls, **options: Any) -> Callable[..., Any]:
+        """Return a view that tells the events of a run, for a route with ``<str:trace>``.
+
+        It tells those behind the ``Last-Event-ID``, then what happens. See as_endpoint.
+        """
+        return cls._served("events", options)
+
+    @classmethod
     def _served(cls, module: str, options: dict[str, Any]) -> Callable[..., Any]:
         """Return the view of a module of ``mlango.serve``."""
         endpoint: Any = import_string(f"mlango.serve.{module}.endpoint")

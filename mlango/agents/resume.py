@@ -13,7 +13,7 @@ from mlango.agents.handoffs import go_on_as_last
 from mlango.agents.resolve import run_for
 from mlango.conf import settings
 from mlango.core.memory import owner_key
-from mlango.core.run import CANCELLED, FAILED, QUEUED, RUNNING, STOPPED, WAITING, Run, ToolOutcome
+from mlango.core.run import CANCELLED, FAILED, QUEUED, RUNNING, STOPPED, WAITING, Run
 from mlango.core.usage import Usage
 from mlango.exceptions import Misused, TraceNotFound
 from mlango.runtime.sync import Call
@@ -21,7 +21,7 @@ from mlango.runtime.sync import Call
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
     from mlango.core.provider import Message
-    from mlango.models import Attempt, DurableRun, Span, Trace
+    from mlango.models import Attempt, DurableRun, Event, Span, Trace
 
 RESUMABLE = (WAITING, STOPPED, CANCELLED, FAILED)
 # What a crash leaves of a sub-agent's durable run, whose lead goes on.
@@ -42,6 +42,7 @@ class Recorded:
     durable: DurableRun | None
     attempts: list[Attempt]
     used: tuple[Usage, Decimal | None]
+    last_event: Event | None
 
 
 def recorded(
@@ -73,6 +74,8 @@ def recorded(
 
 def recorded_of(trace: Trace, user: Any) -> Recorded:
     """Return all that the rows say of a run; asks the database."""
+    from mlango.models import Event
+
     return Recorded(
         trace,
         user,
@@ -82,6 +85,7 @@ def recorded_of(trace: Trace, user: Any) -> Recorded:
         getattr(trace, "durable", None),
         list(trace.attempts.all()),
         trace.used,
+        Event.objects.using(trace._state.db).last_of(trace.uuid),
     )
 
 
@@ -158,8 +162,11 @@ def run_from(
     run.usage, run.cost = found.used if run.is_durable else (trace.usage, trace.cost)
     run.orderings = _orderings(spans)
     run.ordering = max([span.ordering for span in spans] + [*run.orderings.values()], default=0)
-    run.tool_results = [_outcome(each) for each in spans if each.kind == each.Kind.TOOL]
+    run.tool_results = [each.outcome for each in spans if each.kind == each.Kind.TOOL]
     run.journal.go_on(len(spans), sum(bool(span.error_type) for span in spans))
+    if found.last_event is not None:
+        run.seq = found.last_event.last.seq + 1
+        run.journal.keep_log(run)
     go_on_as_last(run, spans)
     return run
 
@@ -209,15 +216,3 @@ def user_of(trace: Trace) -> Any:
             f"database any more. Pass user=."
         )
     return trace.user
-
-
-def _outcome(span: Any) -> ToolOutcome:
-    return ToolOutcome(
-        span.tool_call_id,
-        span.name,
-        span.output,
-        bool(span.error_type),
-        span.error_type,
-        span.duration_s,
-        span.attributes.get("details"),
-    )

@@ -43,6 +43,16 @@ class Steerable:
         """Have the agent go on with ``message`` when it would otherwise be done."""
         self._run.follow_up(message)
 
+    @property
+    def uuid(self) -> str:
+        """The trace's uuid, from the beginning on."""
+        return self._run.uuid
+
+    def keep_log(self) -> Self:
+        """Have the events written down, for ``follow()``; call it before the first is read."""
+        self._run.journal.keep_log(self._run)
+        return self
+
     def abort(self) -> None:
         """Stop the run; what it has done is kept."""
         self._run.abort()

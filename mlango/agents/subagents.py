@@ -24,7 +24,6 @@ from mlango.core.context import Context, run_of
 from mlango.core.controls import Parked
 from mlango.core.events import Event
 from mlango.core.limits import Limits
-from mlango.core.loop import last_events
 from mlango.core.run import CANCELLED, FINISHED, WAITING, Run
 from mlango.core.slots import slots
 from mlango.core.tools import Tool, ToolResult, tool
@@ -151,6 +150,8 @@ async def follow(child: Run) -> None:
     lead.wait_for(task)  # also when it has cancelled it: the child still has to be stored
 
     def tell(event: Event) -> None:
+        if lead.log is not None:
+            lead.log.add(event)
         lead.outbox.append(event)
         lead.watch.wake()
 
@@ -159,7 +160,7 @@ async def follow(child: Run) -> None:
             async for event in events:
                 tell(event)
     except asyncio.CancelledError:
-        for event in last_events(child):
+        for event in child.ending:
             tell(event)
         raise
     finally:

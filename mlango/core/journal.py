@@ -83,6 +83,9 @@ class Journal:
     def go_on(self, spans: int, errors: int) -> None:
         """Go on with a run that has so many entries, of which so many failed."""
 
+    def keep_log(self, run: Run) -> None:
+        """Write the events of ``run`` down too, so that others can follow it."""
+
     async def open(self, run: Run) -> None:
         """Note that ``run`` began, with its history and the new messages."""
 

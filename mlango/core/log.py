@@ -17,6 +17,7 @@ from mlango.core.events import (
     Failed,
     Finished,
     ReasoningChunk,
+    Started,
     TextChunk,
     ToolCallChunk,
 )
@@ -51,6 +52,8 @@ class Cursor(NamedTuple):
 
 
 BEGINNING = Cursor(-1)
+# The part of the place of a last event that no log holds: it is told from the run's row.
+ENDING = 999_999_999
 
 
 class Places:
@@ -81,7 +84,7 @@ class Told:
     @property
     def is_last(self) -> bool:
         """Whether the run ended with it, or waits for a person since."""
-        return self.kind in LAST and not self.cursor.part
+        return self.kind in LAST and self.cursor.part in (0, ENDING)
 
     def describe(self) -> dict[str, Any]:
         """Return the event as JSON data."""
@@ -153,10 +156,21 @@ class EventLog:
         self._places = Places(uuid)
         self._changed = changed
         self._rows: list[Joined] = []
+        self._early: list[Event] | None = []  # what was made before the first
         self._ended = False
 
     def add(self, event: Event) -> None:
         """Take the next event; after the last one there is none."""
+        if self._early is None:
+            self._add(event)
+        elif isinstance(event, Started):
+            early, self._early = self._early, None
+            for each in (event, *early):
+                self._add(each)
+        else:
+            self._early.append(event)
+
+    def _add(self, event: Event) -> None:
         if self._ended:
             return
         cursor = self._places.of(event)

@@ -44,7 +44,8 @@ async def iterate(run: Run) -> AsyncGenerator[Event]:
     """Yield the events of ``run``, from Started to Finished or Failed."""
     run.watch.attach()
     settle(run.context)
-    run.seq = 1  # 0 is the first event's, which is told once what was said is checked
+    run.first = run.seq  # of the event that is told once what was said is checked
+    run.seq += 1
     if run.bounds.run_timeout is not None:
         run.deadline = monotonic() + run.bounds.run_timeout
     try:
@@ -67,7 +68,7 @@ async def iterate(run: Run) -> AsyncGenerator[Event]:
     finally:
         await _end(run)
     if run.status not in LEFT:  # else the process that goes on tells how it ended
-        for event in last_events(run):
+        for event in run.ending:
             yield event
 
 
@@ -80,9 +81,11 @@ def _started(run: Run) -> Event:
     """Return the first event, which tells nothing of what was said that is not checked."""
     run.is_told = True
     said = said_text(run.heard)
-    return Started(
-        0, run.uuid, 0, run.started_at, run.parent, run.label, run.uuid, run.session_id, said
-    )
+    about = (run.label, run.uuid, run.session_id, said)
+    event = Started(run.first, run.uuid, 0, run.started_at, run.parent, *about)
+    if run.log is not None:
+        run.log.add(event)
+    return event
 
 
 def _fail(run: Run, error: Exception) -> None:
@@ -119,8 +122,7 @@ async def _store(run: Run) -> None:
     if run.children:
         await asyncio.wait(run.children)
     if run.status != WAITING and run.status not in LEFT:
-        for _ in refuse(run, open_calls(run.messages), CANCELLED_CALL, "cancelled"):
-            pass
+        run.outbox.extend(refuse(run, open_calls(run.messages), CANCELLED_CALL, "cancelled"))
     try:
         if run.journal.saves:
             await run.journal.sync()  # nothing is given back or remembered by one who lost it
@@ -134,6 +136,8 @@ async def _store(run: Run) -> None:
     except Exception as error:  # noqa: BLE001 - what was done must be stored all the same
         _fail(run, error)
     finally:
+        if run.status not in LEFT:
+            run.ending = last_events(run)  # so that the last event is stored with the end
         await run.journal.close(run)
         if run.turn is not None:
             await run.turn.release(run)

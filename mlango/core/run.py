@@ -28,6 +28,7 @@ from mlango.exceptions import Misused, ToolError
 
 if TYPE_CHECKING:
     from mlango.core.context import Context
+    from mlango.core.log import EventLog
     from mlango.core.lookups import Reference
     from mlango.core.memory import Memory, SessionKey
     from mlango.core.tools import Toolbox
@@ -215,6 +216,7 @@ class Run:
     chars: int = 0
     step: int = 0
     seq: int = 0
+    first: int = 0  # the number of its first event, which others may be made before
     ordering: int = 0
     text: str = ""
     output: Any = None  # the typed value, where the agent declares one
@@ -248,6 +250,8 @@ class Run:
     steering: deque[list[Message]] = field(default_factory=deque)
     follow_ups: deque[list[Message]] = field(default_factory=deque)
     outbox: deque[Event] = field(default_factory=deque)
+    log: EventLog | None = None  # what others follow the run by
+    ending: list[Event] = field(default_factory=list)  # what is told once it is stored
     stray: set[asyncio.Task[Any]] = field(default_factory=set)
     started_at: float = field(default_factory=time)
     started: float = field(default_factory=perf_counter)
@@ -266,7 +270,10 @@ class Run:
         """Return the next event of this run."""
         seq = self.seq
         self.seq = seq + 1
-        return kind(seq, self.uuid, self.step, time(), self.parent, *fields)
+        event = kind(seq, self.uuid, self.step, time(), self.parent, *fields)
+        if self.log is not None:
+            self.log.add(event)
+        return event
 
     def add(self, message: Message) -> None:
         """Append a message to the conversation."""
@@ -460,7 +467,8 @@ class Run:
         self.watch.call_soon(lambda: self.outbox.append(make()))
 
     def drain(self) -> Iterable[Event]:
-        while self.outbox:
+        # Not what comes meanwhile: its number may be after that of an event on its way.
+        for _ in range(len(self.outbox)):
             yield self.outbox.popleft()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from mlango.core.run import ToolOutcome
 from mlango.core.usage import Usage
 from mlango.models.json import decoded
 
@@ -91,6 +92,19 @@ class Span(models.Model):
     @property
     def duration_s(self) -> float:
         return (self.ended_at - self.started_at).total_seconds()
+
+    @property
+    def outcome(self) -> ToolOutcome:
+        """What a tool call came to."""
+        return ToolOutcome(
+            self.tool_call_id,
+            self.name,
+            self.output,
+            bool(self.error_type),
+            self.error_type,
+            self.duration_s,
+            self.attributes.get("details"),
+        )
 
     @property
     def usage(self) -> Usage | None:

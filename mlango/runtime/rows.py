@@ -13,13 +13,14 @@ from django.conf import settings as django_settings
 from django.contrib.auth import get_user_model
 
 from mlango.core.journal import LLM, Entry
+from mlango.core.log import Joined
 from mlango.core.loop import said_text
 from mlango.core.memory import History, owner_key
 from mlango.core.run import Run
 from mlango.core.usage import Usage
 from mlango.core.values import clean, dumps, encode, parse_json, truncate
-from mlango.models import Span, Trace
-from mlango.runtime.statements import Insert, Update, Values
+from mlango.models import Event, Span, Trace
+from mlango.runtime.statements import Insert, Notifying, Update, Values
 
 MAX_PREVIEW = 10_000  # characters of the message in Trace.input
 MAX_INT = 2**63 - 1
@@ -149,6 +150,15 @@ def end_values(run: Run, ended_at: float, spans: int, errors: int) -> Values:
     )
 
 
+def event_values(run: Run, row: Joined) -> Values:
+    """Return the row of events, in the order of EVENT_COLUMNS."""
+    first, cursor = row.events[0], row.cursor
+    at = moment(first.at)
+    return (run.uuid, *cursor, len(row.events), first.kind, at, clean(row.encode()))
+
+
+EVENT_COLUMNS = ("trace_id", "seq", "part", "count", "kind", "at", "data_json")
+
 END_COLUMNS = (
     "status",
     "stop_reason",
@@ -241,4 +251,5 @@ def moment(seconds: float) -> datetime:
 
 INSERT_TRACE = Insert(Trace, [field.attname for field in Trace._meta.concrete_fields], rank=0)
 INSERT_SPAN = Insert(Span, SPAN_COLUMNS, rank=1)
+INSERT_EVENT = Notifying(Event, EVENT_COLUMNS, rank=2)
 UPDATE_TRACE = Update(Trace, END_COLUMNS)

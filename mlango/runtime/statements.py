@@ -19,6 +19,7 @@ Adapter = Callable[[Any], Any]
 
 # Databases that take plain values as the fields hold them. For others the ORM does it.
 VENDORS = ("sqlite", "postgresql", "mysql")
+CHANNEL = "mlango_events"
 FEW = 10  # rows; SQLite takes 999 values in a statement if it is old
 _PLAIN = (models.CharField, models.TextField, models.IntegerField, models.BooleanField)
 
@@ -113,6 +114,22 @@ class Insert(Statement):
 
     def save(self, alias: str, rows: list[dict[str, Any]]) -> None:
         self.model._base_manager.using(alias).bulk_create([self.model(**row) for row in rows])
+
+
+class Notifying(Insert):
+    """Adds rows, and has PostgreSQL tell who listens to CHANNEL what the first column holds."""
+
+    def execute(self, connection: BaseDatabaseWrapper, rows: list[Values]) -> None:
+        super().execute(connection, rows)
+        if connection.vendor == "postgresql":
+            names = [[CHANNEL, name] for name in dict.fromkeys(row[0] for row in rows)]
+            with connection.cursor() as cursor:
+                cursor.executemany("SELECT pg_notify(%s, %s)", names)
+
+    def execute_at_once(self, connection: BaseDatabaseWrapper, rows: list[Values]) -> bool:
+        if connection.vendor == "postgresql":  # that takes two statements
+            return False
+        return super().execute_at_once(connection, rows)
 
 
 class Update(Statement):

@@ -17,14 +17,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from time import sleep
 from typing import Any
 
 from django.core import mail
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
-from mlango.runtime.statements import Values
-from mlango.runtime.writes import Rows, Write, execute, made
+from mlango.runtime.writes import Packet, Rows, Write, execute, made
 
 logger = logging.getLogger("mlango.traces")
 
@@ -77,10 +77,14 @@ def _wake(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], errand: E
         loop.call_soon_threadsafe(wake)
 
 
+Job = Write | Packet | Errand
+
+
 class Writer:
     """The queue and its thread, which starts at first use and again after a fork."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "mlango-writer") -> None:
+        self._name = name
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
         atexit.register(self.close)
@@ -88,7 +92,7 @@ class Writer:
     def _reset(self) -> None:
         """Begin anew. What a parent process has queued is written by the parent."""
         self._changed = threading.Condition()
-        self._queue: deque[Write | Errand] = deque()
+        self._queue: deque[Job] = deque()
         self._thread: threading.Thread | None = None
         self._runs = 0
         self._is_awake = False
@@ -113,8 +117,8 @@ class Writer:
         """Whether rows come faster than the database takes them."""
         return len(self._queue) > CROWDED
 
-    def put(self, write: Write) -> bool:
-        """Queue a row; return False if there are too many already."""
+    def put(self, write: Write | Packet) -> bool:
+        """Queue a row, or some that belong together; return False if there are too many."""
         if len(self._queue) >= MAX_QUEUED:
             return False
         # Without the lock: the thread says that it sleeps before it looks into the queue.
@@ -183,7 +187,7 @@ class Writer:
             self._changed.notify()
             if self._thread is None:
                 work = self._work
-                self._thread = threading.Thread(target=work, name="mlango-writer", daemon=True)
+                self._thread = threading.Thread(target=work, name=self._name, daemon=True)
                 self._thread.start()
 
     # -- in the writer's thread ---------------------------------------------------------------
@@ -198,10 +202,10 @@ class Writer:
                     self._thread, self._is_awake = None, False
             connections.close_all()
 
-    def _do(self, jobs: list[Write | Errand]) -> None:
+    def _do(self, jobs: list[Job]) -> None:
         errands = [job for job in jobs if isinstance(job, Errand)]
         try:
-            self._store([job for job in jobs if isinstance(job, Write)])
+            self._store([job for job in jobs if not isinstance(job, Errand)])
             for errand in errands:
                 errand.error = self._try(errand.alias, errand.run)
             if not keeps():
@@ -212,7 +216,7 @@ class Writer:
             for errand in errands:
                 errand.tell(errand)
 
-    def _take(self) -> list[Write | Errand]:
+    def _take(self) -> list[Job]:
         """Wait for jobs and take them; an empty list means the end."""
         with self._changed:
             is_idle = not self._wait(KEEP)
@@ -235,13 +239,15 @@ class Writer:
         self._is_awake = bool(self._queue)
         return bool(came)
 
-    def _store(self, writes: list[Write]) -> None:
-        for alias in dict.fromkeys(write.alias for write in writes):
-            rows = made(write for write in writes if write.alias == alias)
-            if rows:
-                self._store_in(alias, rows)
+    def _store(self, jobs: list[Write | Packet]) -> None:
+        units = [job.writes if isinstance(job, Packet) else [job] for job in jobs]
+        for alias in dict.fromkeys(unit[0].alias for unit in units):
+            rows = [made(unit) for unit in units if unit[0].alias == alias]
+            if any(rows):
+                self._store_in(alias, [unit for unit in rows if unit])
 
-    def _store_in(self, alias: str, rows: Rows) -> None:
+    def _store_in(self, alias: str, units: list[Rows]) -> None:
+        rows = list(chain.from_iterable(units))
         error = self._try(alias, lambda: execute(alias, rows))
         if error is None:
             return
@@ -249,17 +255,21 @@ class Writer:
             for write, _ in rows:
                 write.source.failed(write.statement, error)
             return
-        for row in rows:
-            self._store_alone(alias, row)
+        for unit in units:
+            self._store_alone(alias, unit)
 
-    def _store_alone(self, alias: str, row: tuple[Write, Values]) -> None:
-        source = row[0].source
-        if source.lost:
+    def _store_alone(self, alias: str, unit: Rows) -> None:
+        write = unit[0][0]
+        if write.source.lost:
             return
         try:
-            execute(alias, [row])
+            execute(alias, unit)
         except Exception as error:  # noqa: BLE001 - best effort: this row is the bad one
-            source.failed(row[0].statement, error)
+            if len(unit) == 1:
+                write.source.failed(write.statement, error)
+                return
+            for row in unit:
+                self._store_alone(alias, [row])
 
     def _try(self, alias: str, function: Callable[[], None]) -> Exception | None:
         """Call a function, again after an error that may pass; return the last error.

@@ -42,6 +42,15 @@ class Write:
         return self.make(self.thing)
 
 
+class Packet:
+    """Writes that belong together: all are written in one transaction, in their order."""
+
+    __slots__ = ("writes",)
+
+    def __init__(self, writes: list[Write]) -> None:
+        self.writes = writes
+
+
 Rows = list[tuple[Write, Values]]
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.http import StreamingHttpResponse
 
 from mlango.core.events import Event
+from mlango.core.log import Cursor, Places
 from mlango.core.threads import in_thread
 from mlango.core.values import encode
 from mlango.serve.base import Ask, View, view
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
     from mlango.agents.streams import AsyncRunStream, RunStream
     from mlango.serve.policy import Policy
 
+T = TypeVar("T")
+
 # Proxies close a connection on which nothing was said for a minute, some for half of one.
 HEARTBEAT_SECONDS = 15.0
 HEARTBEAT = b": \n\n"
+END = object()
 HEADERS = {
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",
@@ -42,12 +46,12 @@ async def answer(ask: Ask) -> StreamingHttpResponse:
     if ask.is_async:
         return response(ask.agent.astream(ask.message, **ask.options))
     stream = await in_thread(ask.agent.stream, ask.message, **ask.options)
-    return streaming(plain_frames_of(stream))
+    return streaming(plain_frames_of(stream.keep_log()))
 
 
 def response(stream: AsyncRunStream) -> StreamingHttpResponse:
     """Return the events of ``stream``; closing the response ends the run."""
-    return streaming(Frames(stream))
+    return streaming(Frames(frames_of(stream.keep_log())))
 
 
 def streaming(frames: Frames | Iterator[bytes]) -> StreamingHttpResponse:
@@ -56,14 +60,14 @@ def streaming(frames: Frames | Iterator[bytes]) -> StreamingHttpResponse:
 
 
 class Frames:
-    """The frames of a run, and the end of the run when the response is closed.
+    """Frames, whose source is closed with the response: a run ends, a reader leaves.
 
     Django closes a response, but not the async generators that it and middleware put around
     its content: those are left to the garbage collector.
     """
 
-    def __init__(self, stream: AsyncRunStream) -> None:
-        self._frames = frames_of(stream)
+    def __init__(self, frames: AsyncGenerator[bytes]) -> None:
+        self._frames = frames
         self._loop = asyncio.get_running_loop()
         self._closing: asyncio.Task[None] | None = None
 
@@ -71,7 +75,7 @@ class Frames:
         return self._frames
 
     def close(self) -> None:
-        """End the run if it still goes on; may be called from any thread."""
+        """Close the source if it still goes on; may be called from any thread."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._close)
 
@@ -79,52 +83,63 @@ class Frames:
         self._closing = self._loop.create_task(self._frames.aclose())
 
 
-def frame(event: Event) -> bytes:
+def frame(cursor: Cursor, kind: str, data: str) -> bytes:
     """Return an event as it goes over the wire; JSON text holds no line breaks."""
-    data = encode(event.describe())
-    # Sub-agents count their events for themselves, so only the run's own have an id.
-    number = f"id: {event.seq}\n" if event.parent is None else ""
-    return f"{number}event: {event.kind}\ndata: {data}\n\n".encode()
+    return f"id: {cursor}\nevent: {kind}\ndata: {data}\n\n".encode()
+
+
+def framed(event: Event, places: Places) -> bytes:
+    """Return the frame of the next event of a run."""
+    return frame(places.of(event), event.kind, encode(event.describe()))
 
 
 def plain_frames_of(stream: RunStream) -> Iterator[bytes]:
     """Yield the events of a run; without heartbeats, for which a thread would be needed."""
+    places = Places(stream.uuid)
     with stream:
         for event in stream:
-            yield frame(event)
+            yield framed(event, places)
 
 
 async def frames_of(stream: AsyncRunStream) -> AsyncGenerator[bytes]:
     """Yield the events of a run, and heartbeats while nothing happens."""
     # Under middleware without async the view, and the thread that waited for it, are over.
     stream.enter_context()
-    async with aclosing(stream):
+    places = Places(stream.uuid)
+    async with aclosing(stream), aclosing(with_heartbeats(aiter(stream))) as events:
+        async for event in events:
+            yield HEARTBEAT if event is None else framed(event, places)
+
+
+async def with_heartbeats(source: AsyncGenerator[T]) -> AsyncGenerator[T | None]:
+    """Yield what ``source`` yields, and None when nothing came for a while; close it at last."""
+    async with aclosing(source):
         while True:
-            following = asyncio.ensure_future(next_of(stream))
+            following = asyncio.ensure_future(next_of(source))
             try:
                 while not await is_done(following):
-                    yield HEARTBEAT
-                event = following.result()
+                    yield None
+                item = following.result()
             finally:
                 await stopped(following)
-            if event is None:
+            if item is END:
                 return
-            yield frame(event)
+            yield item
 
 
-async def next_of(stream: AsyncRunStream) -> Event | None:
-    """Return the next event; None after the last."""
-    return await anext(stream, None)
+async def next_of(source: AsyncGenerator[Any]) -> Any:
+    """Return the next item; END after the last."""
+    return await anext(source, END)
 
 
-async def is_done(following: asyncio.Future[Event | None]) -> bool:
-    """Wait for an event; return whether it came before the next heartbeat is due."""
+async def is_done(following: asyncio.Future[Any]) -> bool:
+    """Wait for an item; return whether it came before the next heartbeat is due."""
     done, _ = await asyncio.wait([following], timeout=HEARTBEAT_SECONDS)
     return bool(done)
 
 
-async def stopped(following: asyncio.Future[Event | None]) -> None:
-    """End the wait for an event if the reader has left; the run stores itself on the way."""
+async def stopped(following: asyncio.Future[Any]) -> None:
+    """End the wait for an item if the reader has left; a run stores itself on the way."""
     if not following.done():
         following.cancel()
         await asyncio.wait([following])

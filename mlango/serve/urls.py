@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from django.urls import URLPattern, path
 
-from mlango.serve import runs
+from mlango.serve import events, runs
 from mlango.serve.policy import Policy
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ def run_patterns(agent: Agent | None, policy: Policy, prefix: str = "") -> list[
     return [
         path("runs/", runs.listing(agent, policy), name=f"{prefix}runs"),
         path(one, runs.detail(agent, policy), name=f"{prefix}run-detail"),
+        path(f"{one}events/", events.endpoint(agent, policy), name=f"{prefix}events"),
         path(f"{one}cancel/", runs.cancel(agent, policy), name=f"{prefix}cancel"),
         path(f"{one}steer/", runs.steer(agent, policy), name=f"{prefix}steer"),
         path(f"{one}follow-up/", runs.follow_up(agent, policy), name=f"{prefix}follow-up"),

@@ -11,10 +11,11 @@ from mlango.agents import Agent
 from mlango.agents.fields import CharField
 from mlango.agents.providers.scripted import call
 from mlango.checks import TAG
+from mlango.core.log import Places
 from mlango.management.printing import TextPrinter
 from mlango.management.terminal import Screen
 from mlango.runtime.registry import registry
-from mlango.serve.sse import frame
+from mlango.serve.sse import framed
 from tests.subagents.test_subagents import _agent, ask, pair
 
 
@@ -56,11 +57,13 @@ def test_a_handoff_is_printed():
     assert "⇒ shop.Billing goes on" in lines
 
 
-def test_only_events_of_the_run_itself_have_an_id_over_http():
+def test_events_of_sub_agents_have_ids_behind_the_run_s_own_over_http():
     told = events()
+    places, number, part = Places(told[0].run), -1, 0
     for event in told:
-        has_id = frame(event).startswith(b"id: ")
-        assert has_id == (event.parent is None)
+        number, part = (event.seq, 0) if event.parent is None else (number, part + 1)
+        wanted = f"id: {number}.{part}\n" if part else f"id: {number}\n"
+        assert framed(event, places).startswith(wanted.encode())
 
 
 @pytest.mark.django_db

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from mlango.core.events import TextChunk, Thinking
+from mlango.core.events import Started, TextChunk, Thinking
 from mlango.core.log import BEGINNING, Cursor, EventLog, Told, told
 from mlango.core.values import encode
 from mlango.models import Event
@@ -24,9 +24,10 @@ def thinking(seq, run=RUN, parent=None):
 
 def rows_of(*events):
     log = EventLog(RUN, lambda event: None)
+    log.add(Started(0, RUN, 0, 0.0, None, "a.B", RUN, "", "hi"))
     for event in events:
         log.add(event)
-    return log.take()
+    return log.take()[1:]
 
 
 def told_of(rows):
@@ -49,7 +50,7 @@ def test_a_cursor_is_read_as_it_was_written(text):
 
 
 def test_chunks_share_a_row_and_come_out_as_they_were():
-    events = [thinking(0), *(text_chunk(seq, f"w{seq} ä\n") for seq in (1, 2, 3)), thinking(4)]
+    events = [thinking(1), *(text_chunk(seq, f"w{seq} ä\n") for seq in (2, 3, 4)), thinking(5)]
 
     rows = rows_of(*events)
 
@@ -61,21 +62,21 @@ def test_chunks_share_a_row_and_come_out_as_they_were():
 
 def test_events_of_sub_agents_lie_behind_the_run_s_own():
     events = [
-        thinking(0),
+        thinking(1),
         text_chunk(0, "a", CHILD, RUN),
         text_chunk(1, "b", CHILD, RUN),
-        text_chunk(1, "c"),
+        text_chunk(2, "c"),
         thinking(0, CHILD, RUN),
     ]
 
     found = told_of(rows_of(*events))
 
-    assert [str(each.cursor) for each in found] == ["0", "0.1", "0.2", "1", "1.1"]
+    assert [str(each.cursor) for each in found] == ["1", "1.1", "1.2", "2", "2.1"]
     assert [each.data for each in found] == [encode(event.describe()) for event in events]
 
 
 def test_chunks_of_two_steps_do_not_share_a_row():
-    assert len(rows_of(text_chunk(0, "a"), text_chunk(1, "b", step=2))) == 2
+    assert len(rows_of(text_chunk(1, "a"), text_chunk(2, "b", step=2))) == 2
 
 
 def test_every_place_follows_the_one_before():
@@ -96,3 +97,15 @@ def test_old_rows_are_deleted_but_for_the_last_of_each_log():
     assert Event.objects.prune(now) == 0
     assert Event.objects.prune(now + timedelta(seconds=1)) == 2
     assert [(row.trace_id, row.seq) for row in Event.objects.all()] == [(RUN, 2), (CHILD, 0)]
+
+
+def test_what_is_made_before_the_first_event_lies_behind_it():
+    log = EventLog(RUN, lambda event: None)
+    log.add(thinking(1))
+
+    assert log.take() == []
+
+    log.add(Started(0, RUN, 0, 0.0, None, "a.B", RUN, "", "hi"))
+    log.add(thinking(2))
+
+    assert [str(row.cursor) for row in log.take()] == ["0", "1", "2"]

@@ -1,0 +1,85 @@
+"""The endpoint that tells what a run has told, after any event, and then what it tells."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from django.http import HttpResponse
+from django.http.response import HttpResponseBase
+
+from mlango.core.log import BEGINNING, Told
+from mlango.core.threads import in_thread
+from mlango.runtime.following import Reader, afollowed, aknown, asker_of, followed, known
+from mlango.serve.base import View, Visit, visited
+from mlango.serve.limits import counted
+from mlango.serve.owned import own_trace
+from mlango.serve.renderers import EventStreamRenderer
+from mlango.serve.sse import HEARTBEAT, Frames, frame, streaming, with_heartbeats
+
+if TYPE_CHECKING:
+    from mlango.agents.agent import Agent
+    from mlango.serve.policy import Policy
+
+# Under WSGI a reader holds a worker, so it is sent away after a while and comes back.
+WSGI_SECONDS = 25.0
+
+
+def endpoint(agent: Agent | None, policy: Policy) -> View:
+    """Return a view that tells the events of the runs of ``agent``, or of all, to their users."""
+    renderers = (EventStreamRenderer,)
+    return visited(counted(answer), agent, policy, ("GET",), renderer_classes=renderers)
+
+
+async def answer(visit: Visit) -> HttpResponseBase:
+    """Return the events of the run that the URL names, behind the one that was read last."""
+    trace = await in_thread(own_trace, visit)
+    reader = Reader(trace.uuid, cursor_of(visit))
+    if visit.is_async:
+        ask = await asker_of(reader.alias)
+        await aknown(reader, ask)
+        if reader.cursor != BEGINNING and await ask(reader.is_at_end):
+            return nothing_more()
+        return streaming(Frames(frames_of(reader)))
+    if await in_thread(is_at_end, reader):
+        return nothing_more()
+    return streaming(plain_frames_of(reader))
+
+
+def cursor_of(visit: Visit) -> str | None:
+    """Return the id of the event that was read last; the header goes before the URL."""
+    header = visit.request.headers.get("Last-Event-ID", "")
+    return header or visit.request.GET.get("after") or None
+
+
+def is_at_end(reader: Reader) -> bool:
+    """Wait until the log has come to the cursor; return whether nothing comes behind it."""
+    known(reader)
+    return reader.cursor != BEGINNING and reader.is_at_end()
+
+
+def nothing_more() -> HttpResponse:
+    """Return what tells an EventSource not to come back."""
+    return HttpResponse(status=204)
+
+
+def frames(told: list[Told]) -> bytes:
+    """Return events as they go over the wire."""
+    return b"".join(frame(each.cursor, each.kind, each.data) for each in told)
+
+
+async def frames_of(reader: Reader) -> AsyncGenerator[bytes]:
+    """Yield the events of a run, and heartbeats while nothing happens."""
+    async with aclosing(with_heartbeats(afollowed(reader))) as looks:
+        async for told in looks:
+            if told is None:
+                yield HEARTBEAT
+            elif told:
+                yield frames(told)
+
+
+def plain_frames_of(reader: Reader) -> Iterator[bytes]:
+    """Yield the events of a run for a while, and a heartbeat for each look that brings none."""
+    for told in followed(reader, WSGI_SECONDS):
+        yield frames(told) or HEARTBEAT
