@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.exceptions import PermissionDenied
 
 from mlango.agents.approvals import Asking
+from mlango.agents.artifacts import Keeping
 from mlango.agents.compaction import Compacting
 from mlango.agents.durability import Durability
 from mlango.agents.hooks import BeforeModel, hooking
@@ -57,6 +58,8 @@ def controls_for(run: Run, given: dict[str, Any], key: SessionKey | None) -> Con
     controls += hooks.after_tool
     if meta.output:
         controls.append(Structured(meta.output, meta.output_retries))
+    if run.toolbox and run.journal.writes and run.capture_content:
+        controls.append(Keeping())
     if run.lead is not None:
         controls.append(Sharing())
     if meta.handoffs:  # the last to speak: it goes on to those of the agent that takes over

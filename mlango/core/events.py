@@ -233,13 +233,14 @@ class Compacted(Event):
 @quick
 @dataclass(frozen=True, slots=True)
 class ArtifactAdded(Event):
-    """A tool or the model made a file."""
+    """A tool made a file; ``artifact`` is its id, by which it is downloaded."""
 
     kind: ClassVar[str] = "artifact_added"
 
     name: str
     mime_type: str
     size: int
+    artifact: str
 
 
 @quick

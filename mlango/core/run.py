@@ -77,14 +77,17 @@ class ToolOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file that a run made."""
+    """A file that a run made; ``id`` is what it is kept and downloaded by."""
 
     data: bytes
     mime_type: str
     name: str
+    run: str = ""
+    id: str = field(default_factory=lambda: uuids.uuid4().hex)
 
     def describe(self) -> dict[str, Any]:
-        return {"name": self.name, "mime_type": self.mime_type, "size": len(self.data)}
+        size = len(self.data)
+        return {"id": self.id, "name": self.name, "mime_type": self.mime_type, "size": size}
 
 
 @dataclass(slots=True)
@@ -440,11 +443,11 @@ class Run:
         payload = data.encode() if isinstance(data, str) else bytes(data)
         self._refuse_artifact(name, len(payload))
         self.artifact_sizes.append(len(payload))
-        artifact = Artifact(payload, mime_type, name)
+        artifact = Artifact(payload, mime_type, name, self.uuid)
 
         def add() -> Event:
             self.artifacts.append(artifact)
-            return self.emit(ArtifactAdded, name, mime_type, len(payload))
+            return self.emit(ArtifactAdded, name, mime_type, len(payload), artifact.id)
 
         self._tell(add)
 

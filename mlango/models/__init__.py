@@ -1,6 +1,7 @@
-"""The rows: traces with their spans, sessions, approvals, durable runs, events, spent quotas."""
+"""The rows: traces, their spans, events and files, sessions, approvals, durable runs, quotas."""
 
 from mlango.models.approval import Approval
+from mlango.models.artifact import Artifact
 from mlango.models.attempt import Attempt
 from mlango.models.durable import DurableRun
 from mlango.models.event import Event
@@ -11,6 +12,7 @@ from mlango.models.trace import Trace
 
 __all__ = [
     "Approval",
+    "Artifact",
     "Attempt",
     "DurableRun",
     "Event",

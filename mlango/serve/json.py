@@ -33,6 +33,7 @@ FIELDS = (
     "cost",
     "error",
     "approvals",
+    "artifacts",
 )
 
 

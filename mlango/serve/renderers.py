@@ -15,3 +15,13 @@ class EventStreamRenderer(BaseRenderer):  # type: ignore[misc]
 
     def render(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
+
+
+class AnyRenderer(BaseRenderer):  # type: ignore[misc]
+    """Stands for a file, which is of the type that it is."""
+
+    media_type = "*/*"
+    format = "file"
+
+    def render(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError

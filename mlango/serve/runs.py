@@ -128,6 +128,7 @@ def shown(trace: Trace) -> dict[str, Any]:
         "cost": None if trace.cost is None else str(trace.cost.normalize()),
         "error": error_of(trace),
         "approvals": [row.describe() for row in open_of(trace)],
+        "artifacts": [row.describe() for row in trace.artifacts.all()],
         "started_at": trace.started_at.isoformat(),
         "ended_at": trace.ended_at.isoformat() if trace.ended_at else None,
     }

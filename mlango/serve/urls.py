@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from django.urls import URLPattern, path
 
-from mlango.serve import events, runs
+from mlango.serve import artifacts, events, runs
 from mlango.serve.policy import Policy
 
 if TYPE_CHECKING:
@@ -23,6 +23,11 @@ def run_patterns(agent: Agent | None, policy: Policy, prefix: str = "") -> list[
         path(f"{one}cancel/", runs.cancel(agent, policy), name=f"{prefix}cancel"),
         path(f"{one}steer/", runs.steer(agent, policy), name=f"{prefix}steer"),
         path(f"{one}follow-up/", runs.follow_up(agent, policy), name=f"{prefix}follow-up"),
+        path(
+            f"{one}artifacts/<str:artifact>/",
+            artifacts.endpoint(agent, policy),
+            name=f"{prefix}artifact",
+        ),
     ]
 
 

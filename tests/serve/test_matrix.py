@@ -9,7 +9,7 @@ from django.test import Client, TestCase, override_settings
 from django.urls import URLPattern, get_resolver
 
 from mlango.agents import Agent, tool
-from mlango.models import Approval
+from mlango.models import Approval, Artifact
 from mlango.serve import include, path
 from mlango.serve.tokens import new_secret
 from tests.serve.site import make_user
@@ -69,6 +69,7 @@ TABLE = {
     ("agent/runs/<str:trace>/cancel/", "POST"): OWNER_TOO_LATE,
     ("agent/runs/<str:trace>/steer/", "POST"): OWNER_TOO_LATE,
     ("agent/runs/<str:trace>/follow-up/", "POST"): OWNER_TOO_LATE,
+    ("agent/runs/<str:trace>/artifacts/<str:artifact>/", "GET"): OWNER,
     ("site/approvals/", "GET"): site(USERS),
     ("site/approvals/", "POST"): site(DECIDER),
     ("site/runs/", "GET"): site(USERS),
@@ -76,6 +77,7 @@ TABLE = {
     ("site/runs/<str:trace>/cancel/", "POST"): site(OWNER_TOO_LATE),
     ("site/runs/<str:trace>/steer/", "POST"): site(OWNER_TOO_LATE),
     ("site/runs/<str:trace>/follow-up/", "POST"): site(OWNER_TOO_LATE),
+    ("site/runs/<str:trace>/artifacts/<str:artifact>/", "GET"): site(OWNER),
 }
 # Health is told to load balancers, which have no login.
 OPEN = {"site/health", "site/healthz"}
@@ -98,7 +100,11 @@ def expected(route, verb):
     return TABLE.get((route, verb), line)
 
 
-@override_settings(ROOT_URLCONF=__name__, MLANGO=settings.MLANGO | {"API_BEARER_TOKENS": TOKENS})
+@override_settings(
+    ROOT_URLCONF=__name__,
+    MLANGO=settings.MLANGO | {"API_BEARER_TOKENS": TOKENS},
+    STORAGES={"default": {"BACKEND": "django.core.files.storage.InMemoryStorage"}},
+)
 class MatrixTests(TestCase):
     @classmethod
     def setUpTestData(cls):
@@ -115,6 +121,13 @@ class MatrixTests(TestCase):
         cls.run_of_owner = Guarded().run('use erase {"order": 7}', user=cls.users["owner"])
         cls.trace = cls.run_of_owner.trace_uuid
         cls.approval = Approval.objects.get().pk
+        kept = {
+            "uuid": "a" * 32,
+            "trace_id": cls.trace,
+            "name": "a.txt",
+            "mime_type": "text/plain",
+        }
+        cls.artifact = Artifact.objects.keep(b"a", **kept).pk
 
     def ask(self, role, route, verb):
         client, headers = Client(), {}
@@ -123,7 +136,9 @@ class MatrixTests(TestCase):
         elif role in ("token", "program"):
             token = OWNERS if role == "token" else PROGRAMS
             headers["authorization"] = f"Bearer {token}"
-        url = "/" + route.replace("<str:trace>", self.trace)
+        url = "/" + route.replace("<str:trace>", self.trace).replace(
+            "<str:artifact>", self.artifact
+        )
         body = {"message": "hi"}
         if "approvals" in route:
             body = {"approval": self.approval, "decision": "reject"}
@@ -197,7 +212,9 @@ class MatrixTests(TestCase):
 
         for route, verb in TABLE:
             if verb == "POST":
-                url = "/" + route.replace("<str:trace>", self.trace)
+                url = "/" + route.replace("<str:trace>", self.trace).replace(
+                    "<str:artifact>", self.artifact
+                )
                 response = client.post(url, {"message": "hi"}, content_type="application/json")
                 self.assertEqual(response.status_code, 403, route)
                 self.assertIn("CSRF", response.json()["detail"])
