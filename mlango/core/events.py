@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlango.core.quick import quick
@@ -18,6 +19,20 @@ if TYPE_CHECKING:
     from mlango.core.run import AgentRun
 
 VERSION = 1
+
+
+def iso(at: float) -> str:
+    """Return seconds since the epoch as ISO 8601 text, in UTC."""
+    second = int(at)
+    micros = round((at - second) * 1e6)
+    if not 0 < micros < 1_000_000:  # written without a fraction, or of the next second
+        return datetime.fromtimestamp(at, UTC).isoformat()
+    return f"{_second(second)}.{micros:06}+00:00"
+
+
+@lru_cache(maxsize=8)
+def _second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +55,7 @@ class Event:
             "seq": self.seq,
             "run": self.run,
             "step": self.step,
-            "at": datetime.fromtimestamp(self.at, UTC).isoformat(),
+            "at": iso(self.at),
         }
         if self.parent is not None:
             head["parent"] = self.parent

@@ -215,13 +215,32 @@ async def close_own_thread(sensitive: ThreadSensitiveContext, *, wait: bool) -> 
         await asyncio.wrap_future(closed)
 
 
+_thread = threading.local()
+
+
+def keep_connections() -> None:
+    """Have this thread keep its connections for the next who works in it."""
+    _thread.keeps_connections = True
+
+
 def close_connections() -> None:
-    """Close this thread's connections, but never one inside a transaction."""
+    """Close this thread's connections, but never one inside a transaction.
+
+    A thread that keeps its connections loses only those with errors.
+    """
     from django.db import connections  # needs settings, which may not be there at import
 
+    keeps = getattr(_thread, "keeps_connections", False)
     for connection in connections.all(initialized_only=True):
-        if not connection.in_atomic_block:
+        if not connection.in_atomic_block and (connection.errors_occurred or not keeps):
             connection.close()
+
+
+def close_all_connections() -> None:
+    """Close also what this thread keeps."""
+    from django.db import connections
+
+    connections.close_all()
 
 
 after_pool_call.append(close_connections)

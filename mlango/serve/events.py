@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from django.http import HttpResponse
@@ -13,6 +12,7 @@ from mlango.core.log import BEGINNING, Told
 from mlango.core.threads import in_thread
 from mlango.runtime.following import Reader, afollowed, aknown, asker_of, followed, known
 from mlango.serve.base import View, Visit, visited
+from mlango.serve.direct import streams
 from mlango.serve.limits import counted
 from mlango.serve.owned import own_trace
 from mlango.serve.renderers import EventStreamRenderer
@@ -29,7 +29,8 @@ WSGI_SECONDS = 25.0
 def endpoint(agent: Agent | None, policy: Policy) -> View:
     """Return a view that tells the events of the runs of ``agent``, or of all, to their users."""
     renderers = (EventStreamRenderer,)
-    return visited(counted(answer), agent, policy, ("GET",), renderer_classes=renderers)
+    view = visited(counted(answer), agent, policy, ("GET",), renderer_classes=renderers)
+    return streams(view, "GET")
 
 
 async def answer(visit: Visit) -> HttpResponseBase:
@@ -69,14 +70,9 @@ def frames(told: list[Told]) -> bytes:
     return b"".join(frame(each.cursor, each.kind, each.data) for each in told)
 
 
-async def frames_of(reader: Reader) -> AsyncGenerator[bytes]:
+def frames_of(reader: Reader) -> AsyncGenerator[bytes]:
     """Yield the events of a run, and heartbeats while nothing happens."""
-    async with aclosing(with_heartbeats(afollowed(reader))) as looks:
-        async for told in looks:
-            if told is None:
-                yield HEARTBEAT
-            elif told:
-                yield frames(told)
+    return with_heartbeats(afollowed(reader), frames)
 
 
 def plain_frames_of(reader: Reader) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from io import BytesIO
 from typing import IO, Any
 
@@ -10,7 +11,7 @@ from django.contrib.sessions.middleware import SessionMiddleware
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 
-Scope = dict[str, Any]
+Scope = MutableMapping[str, Any]
 
 SCHEMES = {"ws": "http", "wss": "https"}
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from mlango.agents.resolve import check_input
 from mlango.core.memory import owner_key
 from mlango.core.messages import user_messages
-from mlango.core.values import encode
 from mlango.exceptions import Misconfigured, Misused
 from mlango.runtime.database import ask
 from mlango.serve.approvals import DECISIONS, decided, fields_of, gone_on, run_shown, whose
@@ -24,6 +23,7 @@ from mlango.serve.frames import Frame, frame_of, refusal, said
 from mlango.serve.origins import check_origin
 from mlango.serve.problems import Problem
 from mlango.serve.scopes import Scope, request_of
+from mlango.serve.wire import text_of
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
@@ -144,7 +144,7 @@ class Socket:
         try:
             async with aclosing(stream):
                 async for event in stream:
-                    await self.tell(encode(event.describe()))
+                    await self.tell(text_of(event))
         finally:
             self.stream = None
 

@@ -5,29 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from django.http import StreamingHttpResponse
 
 from mlango.core.events import Event
 from mlango.core.log import Cursor, Places
 from mlango.core.threads import in_thread
-from mlango.core.values import encode
 from mlango.serve.base import Ask, View, view
+from mlango.serve.batches import Frame, Source, batched
+from mlango.serve.direct import streams
 from mlango.serve.limits import counted
 from mlango.serve.renderers import EventStreamRenderer
+from mlango.serve.wire import text_of
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
     from mlango.agents.streams import AsyncRunStream, RunStream
     from mlango.serve.policy import Policy
 
-T = TypeVar("T")
-
 # Proxies close a connection on which nothing was said for a minute, some for half of one.
 HEARTBEAT_SECONDS = 15.0
 HEARTBEAT = b": \n\n"
-END = object()
 HEADERS = {
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",
@@ -38,7 +37,7 @@ HEADERS = {
 
 def endpoint(agent: Agent, policy: Policy) -> View:
     """Return a view that runs ``agent`` and answers with its events as they happen."""
-    return view(counted(answer), agent, policy, (EventStreamRenderer,))
+    return streams(view(counted(answer), agent, policy, (EventStreamRenderer,)), "POST")
 
 
 async def answer(ask: Ask) -> StreamingHttpResponse:
@@ -90,7 +89,7 @@ def frame(cursor: Cursor, kind: str, data: str) -> bytes:
 
 def framed(event: Event, places: Places) -> bytes:
     """Return the frame of the next event of a run."""
-    return frame(places.of(event), event.kind, encode(event.describe()))
+    return frame(places.of(event), event.kind, text_of(event))
 
 
 def plain_frames_of(stream: RunStream) -> Iterator[bytes]:
@@ -102,44 +101,17 @@ def plain_frames_of(stream: RunStream) -> Iterator[bytes]:
 
 
 async def frames_of(stream: AsyncRunStream) -> AsyncGenerator[bytes]:
-    """Yield the events of a run, and heartbeats while nothing happens."""
+    """Yield the events of a run, joined, and heartbeats while nothing happens."""
     # Under middleware without async the view, and the thread that waited for it, are over.
     stream.enter_context()
     places = Places(stream.uuid)
-    async with aclosing(stream), aclosing(with_heartbeats(aiter(stream))) as events:
-        async for event in events:
-            yield HEARTBEAT if event is None else framed(event, places)
+    async with aclosing(with_heartbeats(aiter(stream), lambda e: framed(e, places))) as frames:
+        async for each in frames:
+            yield each
 
 
-async def with_heartbeats(source: AsyncGenerator[T]) -> AsyncGenerator[T | None]:
-    """Yield what ``source`` yields, and None when nothing came for a while; close it at last."""
-    async with aclosing(source):
-        while True:
-            following = asyncio.ensure_future(next_of(source))
-            try:
-                while not await is_done(following):
-                    yield None
-                item = following.result()
-            finally:
-                await stopped(following)
-            if item is END:
-                return
-            yield item
-
-
-async def next_of(source: AsyncGenerator[Any]) -> Any:
-    """Return the next item; END after the last."""
-    return await anext(source, END)
-
-
-async def is_done(following: asyncio.Future[Any]) -> bool:
-    """Wait for an item; return whether it came before the next heartbeat is due."""
-    done, _ = await asyncio.wait([following], timeout=HEARTBEAT_SECONDS)
-    return bool(done)
-
-
-async def stopped(following: asyncio.Future[Any]) -> None:
-    """End the wait for an item if the reader has left; a run stores itself on the way."""
-    if not following.done():
-        following.cancel()
-        await asyncio.wait([following])
+async def with_heartbeats(source: Source, frame: Frame) -> AsyncGenerator[bytes]:
+    """Yield what ``source`` yields as frames, and a heartbeat when none came for a while."""
+    async with aclosing(batched(source, frame, HEARTBEAT_SECONDS)) as batches:
+        async for batch in batches:
+            yield batch or HEARTBEAT

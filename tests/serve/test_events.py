@@ -10,7 +10,7 @@ from django.test import AsyncClient, Client, override_settings
 from mlango.agents import Agent
 from mlango.models import Event, Trace
 from mlango.runtime.following import asker
-from mlango.serve import include, path
+from mlango.serve import batches, include, path
 from tests.serve.site import make_user
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -159,7 +159,9 @@ def test_a_run_that_goes_on_is_followed_over_asgi(client):
     assert asyncio.run(follow()) == frames
 
 
-def test_a_run_whose_reader_left_is_told_to_its_end(client):
+def test_a_run_whose_reader_left_is_told_to_its_end(client, monkeypatch):
+    monkeypatch.setattr(batches, "MAX_FRAMES", 1)  # so that the run is not over yet
+
     async def leave():
         asgi = AsyncClient()
         asgi.cookies = client.cookies
