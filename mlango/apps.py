@@ -19,6 +19,7 @@ class MlangoConfig(AppConfig):
         from mlango.core.run import AgentRun
         from mlango.runtime.registry import registry
         from mlango.serve import checks as serving  # noqa: F401 - and these
+        from mlango.serve import deployment  # noqa: F401 - and these
 
         AgentRun.find_trace = staticmethod(find_trace)
         registry.discover()

@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 BASE_DIR = Path(__file__).resolve().parent.parent
+# What the site writes; in a container, a volume.
+DATA_DIR = Path(os.environ.get("DATA_DIR", BASE_DIR))
 
 # startproject writes a key of its own here; in production, set it in the environment.
 SECRET_KEY = os.environ.get("SECRET_KEY", "insecure-key-of-the-template")
@@ -52,7 +54,7 @@ TEMPLATES = [
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
-        "NAME": BASE_DIR / "db.sqlite3",
+        "NAME": DATA_DIR / "db.sqlite3",
         # With these, runs may write at the same time without locking each other out.
         "OPTIONS": {
             "transaction_mode": "IMMEDIATE",
@@ -67,6 +69,15 @@ LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    # The files that tools make; not in MEDIA_ROOT, which web servers hand out to anybody.
+    "mlango": {
+        "BACKEND": "django.core.files.storage.FileSystemStorage",
+        "OPTIONS": {"location": DATA_DIR / "artifacts"},
+    },
+}
 
 # The echo provider needs no key and no network. For a real model, name one, such as
 # {"DEFAULT_PROVIDER": "openai", "DEFAULT_AGENT_MODEL": "gpt-5-mini"}, and set OPENAI_API_KEY.

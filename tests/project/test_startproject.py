@@ -67,7 +67,7 @@ def test_a_new_project_has_its_own_name(tmp_path):
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
 
     assert project["name"] == "shop"
-    assert project["dependencies"] == ["django-mlango"]
+    assert project["dependencies"] == ["django-mlango[server]"]
 
 
 @pytest.mark.parametrize("name", ["class", "2fast", "a-b", "", "é", "_x", "x_", "a b", "x\n", "µ"])
