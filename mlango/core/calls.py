@@ -153,18 +153,19 @@ class Batch:
 
     def finish(self) -> None:
         """Add the results in call order, whatever the order in which the tools ended."""
+        run = self.run
         if self.running:
-            if self.run.status == "running":  # its reader has left
-                self.run.cut()
+            if run.status == "running":  # its reader has left
+                run.cut()
             self._cancel()
         for job in self.jobs:
             if job.is_parked:
                 continue
             outcome = job.outcome or job.end(CANCELLED, "cancelled")
-            if not self._is_left_open(job):
-                _add(self.run, job, outcome)
-        if self.run.reply is None:  # an earlier process had the results of other calls
-            order_results(self.run.messages)
+            if run.status == "running" or not self._is_left_open(job):
+                _add(run, job, outcome)
+        if run.reply is None:  # an earlier process had the results of other calls
+            order_results(run.messages)
 
     def _is_left_open(self, job: Job) -> bool:
         """Return whether a call that did not end is one for whoever goes on with the run."""
@@ -309,7 +310,8 @@ async def perform(run: Run, job: Job) -> None:
             return
         if tool.permission:
             await _check_allowed(run, tool)
-        arguments = tool.parameters.validate(_checked(run, job.call.arguments))
+        _check_length(run, job.call.arguments)
+        arguments = tool.parameters.validate(job.call.arguments)
         for before in run.controls.before_call:
             arguments = await before(run, job, arguments)
         if job.outcome is not None:
@@ -365,13 +367,12 @@ def _fail(run: Run, job: Job, error: BaseException) -> None:
     job.end(text, name)
 
 
-def _checked(run: Run, arguments: Any) -> Any:
+def _check_length(run: Run, arguments: Any) -> None:
     limit = run.bounds.max_tool_args_chars
     if limit is not None and isinstance(arguments, str) and len(arguments) > limit:
         raise InvalidArguments(
             f"Invalid arguments: {len(arguments)} characters, but at most {limit} are allowed."
         )
-    return arguments
 
 
 def _rendered(run: Run, job: Job, tool: Tool, value: Any) -> tuple[Any, bool, Any]:

@@ -7,18 +7,21 @@ Exactly one Finished or Failed comes, last.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from mlango.core.quick import quick
+from mlango.core.quick import maker, quick
 from mlango.core.values import to_json
 
 if TYPE_CHECKING:
     from mlango.core.run import AgentRun
 
 VERSION = 1
+
+E = TypeVar("E", bound="Event")
 
 
 def iso(at: float) -> str:
@@ -40,6 +43,7 @@ class Event:
     """The base of all events."""
 
     kind: ClassVar[str] = ""
+    made: ClassVar[Callable[..., Any]]  # makes an event of all its fields, fast
 
     seq: int
     run: str
@@ -67,7 +71,14 @@ class Event:
         return {name: to_json(getattr(self, name)) for name in own if name != "kind"}
 
 
-@quick
+def event(cls: type[E]) -> type[E]:
+    """Make a frozen, slotted dataclass one of which a run makes many."""
+    cls = quick(cls)
+    cls.made = maker(cls)
+    return cls
+
+
+@event
 @dataclass(frozen=True, slots=True)
 class Started(Event):
     """The run begins; first of all events."""
@@ -80,7 +91,7 @@ class Started(Event):
     message: str
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class Thinking(Event):
     """The model is asked; its answer may take a while."""
@@ -90,7 +101,7 @@ class Thinking(Event):
     model: str
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class TextChunk(Event):
     """A piece of the answer's text."""
@@ -100,7 +111,7 @@ class TextChunk(Event):
     text: str
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class ReasoningChunk(Event):
     """A piece of the model's thinking."""
@@ -110,7 +121,7 @@ class ReasoningChunk(Event):
     text: str
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class ToolCallChunk(Event):
     """A piece of a tool call's arguments, as JSON text; ``index`` counts the calls."""
@@ -123,7 +134,7 @@ class ToolCallChunk(Event):
     arguments: str
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class ToolCalled(Event):
     """A tool is about to run. ``arguments`` is a dict, or the text that is not one."""
@@ -135,7 +146,7 @@ class ToolCalled(Event):
     tool_call_id: str
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class ToolProgress(Event):
     """A running tool tells how far it is."""
@@ -147,7 +158,7 @@ class ToolProgress(Event):
     progress: Any
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class ToolFinished(Event):
     """A tool returned, failed or was skipped. ``content`` is what the model reads.
@@ -167,7 +178,7 @@ class ToolFinished(Event):
     details: Any = None
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class StepFinished(Event):
     """A model call and the tool calls it asked for are done."""
@@ -179,7 +190,7 @@ class StepFinished(Event):
     output_tokens: int
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class Retrying(Event):
     """A model call failed and is tried again after ``delay`` seconds."""
@@ -193,7 +204,7 @@ class Retrying(Event):
     exception_type: str
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class FellBack(Event):
     """A model failed for good and another one is asked; both are ``provider/model``."""
@@ -206,7 +217,7 @@ class FellBack(Event):
     exception_type: str
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class Steered(Event):
     """A message given with ``steer()`` was added to the conversation."""
@@ -216,7 +227,7 @@ class Steered(Event):
     message: str
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class FollowedUp(Event):
     """A message given with ``follow_up()`` was added to the conversation."""
@@ -226,7 +237,7 @@ class FollowedUp(Event):
     message: str
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class Compacted(Event):
     """What the model reads was shortened, from about so many tokens to so many.
@@ -245,7 +256,7 @@ class Compacted(Event):
     error: str
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class ArtifactAdded(Event):
     """A tool made a file; ``artifact`` is its id, by which it is downloaded."""
@@ -258,7 +269,7 @@ class ArtifactAdded(Event):
     artifact: str
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class BudgetExceeded(Event):
     """A limit was reached. ``scope`` is ``run``, ``session`` or what a quota counts per."""
@@ -271,7 +282,7 @@ class BudgetExceeded(Event):
     scope: str
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class GuardrailTripped(Event):
     """A guardrail refused the input, the output or, on ``tools``, a call of ``tool``."""
@@ -284,7 +295,7 @@ class GuardrailTripped(Event):
     tool: str
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class GuardrailRewrote(Event):
     """A guardrail changed the input, the output or, on ``tools``, the arguments of ``tool``."""
@@ -297,7 +308,7 @@ class GuardrailRewrote(Event):
     tool: str
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class ApprovalRequested(Event):
     """A tool call waits for someone with ``permission``; without one, for the run's user.
@@ -314,7 +325,7 @@ class ApprovalRequested(Event):
     permission: str
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class ApprovalDecided(Event):
     """What was decided about a call takes effect.
@@ -332,7 +343,7 @@ class ApprovalDecided(Event):
     note: str
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class QuestionAsked(Event):
     """The model asks the user something; ``options`` is None for a free answer."""
@@ -345,7 +356,7 @@ class QuestionAsked(Event):
     options: list[str] | None
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class HandedOff(Event):
     """Another agent goes on with the run. Both are told by their labels."""
@@ -356,7 +367,7 @@ class HandedOff(Event):
     to_agent: str
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class Finished(Event):
     """The run ended, but did not fail; last of all events."""
@@ -389,7 +400,7 @@ class Finished(Event):
         return self.result.describe()
 
 
-@quick
+@event
 @dataclass(frozen=True, slots=True)
 class Failed(Event):
     """The run failed; last of all events. ``error`` is safe to show."""

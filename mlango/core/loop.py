@@ -212,7 +212,7 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
                 batch.finish()
             if batch.is_parked and not run.aborted:
                 run.park()
-        if run.journal.wants_sync:
+        if run.journal.writes and run.journal.wants_sync:
             await run.spawn(run.journal.sync())
         yield _step_finished(run)
         if run.status != "running":

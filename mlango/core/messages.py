@@ -170,7 +170,8 @@ def sniff(data: bytes) -> str:
 
 def assistant_message(completion: Completion, provider: str = "") -> Message:
     """Return the assistant turn of ``completion``; its arguments are JSON objects."""
-    message: Message = {"role": "assistant", "content": clean(completion.text)}
+    text = completion.text
+    message: Message = {"role": "assistant", "content": clean(text) if text != "" else ""}
     if completion.images:
         message["content"] = [*content_parts(message["content"]), *completion.images]
     if completion.tool_calls:
@@ -182,21 +183,22 @@ def assistant_message(completion: Completion, provider: str = "") -> Message:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    return {
-        "id": clean(call.id),
-        "type": "function",
-        "function": {"name": clean(call.name), "arguments": _arguments(call.arguments)},
-    }
+    call_id, name, text = call.id, call.name, call.arguments
+    if not isinstance(text, str):
+        text = dumps(text) if isinstance(text, dict) else "{}"
+    # Mostly all is clean, which one look tells.
+    if not (whole := call_id + name + text).isascii() or "\0" in whole:
+        call_id, name, text = clean(call_id), clean(name), clean(text)
+    function = {"name": name, "arguments": _object(text)}
+    return {"id": call_id, "type": "function", "function": function}
 
 
-def _arguments(value: Any) -> str:
-    """Return arguments as the text of a JSON object; broken ones get later requests refused."""
-    if isinstance(value, str):
-        text = clean(value)
-        try:
-            return text if type(from_json(text, allow_inf_nan=False)) is dict else "{}"
-        except ValueError:
-            value = _parsed(text)
+def _object(text: str) -> str:
+    """Return the text of a JSON object; a broken one gets later requests refused."""
+    try:
+        return text if type(from_json(text, allow_inf_nan=False)) is dict else "{}"
+    except ValueError:
+        value = _parsed(text)
     return dumps(value) if isinstance(value, dict) else "{}"
 
 
@@ -218,11 +220,15 @@ def tool_message(call_id: str, content: Any, is_error: bool = False) -> Message:
 
 def size(message: Message) -> int:
     """Return about how many characters a message takes in a request."""
-    content = message.get("content") or ""
-    total = len(content) if isinstance(content, str) else sum(_part_size(p) for p in content)
-    for call in message.get("tool_calls") or ():
-        function = call["function"]
-        total += len(function["name"]) + len(function["arguments"])
+    content = message.get("content")
+    if isinstance(content, str):
+        total = len(content)
+    else:
+        total = sum(_part_size(part) for part in content) if content else 0
+    if "tool_calls" in message:
+        for call in message["tool_calls"] or ():
+            function = call["function"]
+            total += len(function["name"]) + len(function["arguments"])
     return total
 
 

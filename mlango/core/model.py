@@ -48,6 +48,7 @@ class ModelCall:
         "started_at",
         "stream",
         "texts",
+        "until",
         "written",
     )
 
@@ -62,6 +63,8 @@ class ModelCall:
         self.clock = now = monotonic()
         self.deadline = min(run.deadline, now + (bounds.model_timeout or NEVER))
         self.patience = bounds.chunk_timeout or NEVER
+        # Of the first wait; the others are counted from when they begin.
+        self.until: float | None = min(self.deadline, now + self.patience)
         self.first: float | None = None
         self.written = False
         self.request = {
@@ -92,8 +95,9 @@ class ModelCall:
             if self.ahead:
                 delta = self.ahead.popleft()
             else:
-                deadline = min(self.deadline, monotonic() + self.patience)
-                delta = await run.watch.wait(self.receive(), deadline)
+                until = self.until or min(self.deadline, monotonic() + self.patience)
+                self.until = None
+                delta = await run.watch.wait(self.receive(), until)
             if self.is_guarded and self.answer is None:
                 delta = await self._cleared(delta)
         except Interrupted as interruption:
@@ -139,7 +143,10 @@ class ModelCall:
 
     async def _whole(self) -> Delta:
         """Return the first piece of an answer that comes in one, and keep the others."""
-        first, *rest = pieces(await self.run.provider.acomplete(**self.request))
+        completion = await self.run.provider.acomplete(**self.request)
+        if not completion.text and not completion.reasoning:
+            return completion
+        first, *rest = pieces(completion)
         self.ahead.extend(rest)
         return first
 
@@ -197,7 +204,7 @@ class ModelCall:
         usage = cost = message = None
         if answer := completion or self.answer:  # a refused answer has its price too
             usage = answer.usage
-            cost = _cost(run, usage)
+            cost = NOTHING if run.provider.is_free else _price(run, usage)
             run.count(usage, cost)
         if completion is not None:
             run.reply = completion = _normalised(run, completion)
@@ -249,9 +256,7 @@ class ModelCall:
         return attributes
 
 
-def _cost(run: Run, usage: Usage) -> Decimal | None:
-    if run.provider.is_free:
-        return NOTHING
+def _price(run: Run, usage: Usage) -> Decimal | None:
     return run.price(run.provider.name, run.model, usage) if run.price else None
 
 
@@ -273,14 +278,10 @@ def _error_text(error: Any) -> str:
 
 def _normalised(run: Run, completion: Completion) -> Completion:
     """Return the answer with ids of tool calls that are unique in the conversation."""
-    fresh = [_with_id(run, call) for call in completion.tool_calls]
-    if fresh == completion.tool_calls:
-        return completion
-    return replace(completion, tool_calls=fresh)
-
-
-def _with_id(run: Run, call: ToolCall) -> ToolCall:
-    if not call.id or call.id in run.call_ids:
-        call = ToolCall(f"call_{uuid4().hex[:24]}", call.name, call.arguments)
-    run.call_ids.add(call.id)
-    return call
+    calls, seen = completion.tool_calls, run.call_ids
+    for index, call in enumerate(calls):
+        if not call.id or call.id in seen:
+            calls = [*calls]
+            call = calls[index] = ToolCall(f"call_{uuid4().hex[:24]}", call.name, call.arguments)
+        seen.add(call.id)
+    return completion if calls is completion.tool_calls else replace(completion, tool_calls=calls)

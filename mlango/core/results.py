@@ -66,6 +66,8 @@ def render(
     """
     if type(value) is str:
         text = clean(value)
+    elif type(value) is int and value in INT64:
+        text = str(value)
     elif isinstance(value, ToolResult):
         return _rendered(tool, value, limit, notes)
     else:

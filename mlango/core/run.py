@@ -269,11 +269,11 @@ class Run:
 
     # -- what the loop does -------------------------------------------------------------
 
-    def emit(self, kind: Callable[..., E], *fields: Any) -> E:
+    def emit(self, kind: type[E], *fields: Any) -> E:
         """Return the next event of this run."""
         seq = self.seq
         self.seq = seq + 1
-        event = kind(seq, self.uuid, self.step, time(), self.parent, *fields)
+        event: E = kind.made(seq, self.uuid, self.step, time(), self.parent, *fields)
         if self.log is not None:
             self.log.add(event)
         return event
@@ -297,7 +297,10 @@ class Run:
 
     def ordering_of(self, call: ToolCall) -> int:
         """Return the place of a call, which it keeps when the run goes on elsewhere."""
-        return self.orderings.pop(call.id, 0) or self.next_ordering()
+        if self.orderings and (place := self.orderings.pop(call.id, 0)):
+            return place
+        self.ordering += 1
+        return self.ordering
 
     def count(self, usage: Usage, cost: Decimal | None) -> None:
         """Add what a model call used, to the runs that this one works for too."""
@@ -426,7 +429,7 @@ class Run:
         queue.append(user_messages(message))
         self.watch.wake_soon()
 
-    def note(self, kind: Callable[..., E], *fields: Any) -> None:
+    def note(self, kind: type[E], *fields: Any) -> None:
         """Have an event told as soon as the loop looks up."""
         self._tell(lambda: self.emit(kind, *fields))
 

@@ -50,7 +50,7 @@ class Watch:
 
     async def wait(self, awaitable: Awaitable[T], deadline: float = NEVER) -> T:
         """Await; raise TimedOut at ``deadline`` (of the monotonic clock) or Interrupted."""
-        self._task = task = asyncio.current_task()
+        self._task = task = asyncio.current_task(self._loop)
         self._deadline = deadline
         if deadline < self._when:
             self._set_timer(deadline)
