@@ -23,12 +23,12 @@ class SessionKey:
     session_id: str
 
 
-_SESSION_ID = re.compile(r"[A-Za-z0-9_.:@-]{1,128}")
+SESSION_ID = re.compile(r"[A-Za-z0-9_.:@-]{1,128}")
 
 
 def check_session_id(session_id: str) -> None:
     """Raise Misused unless a session id is 1 to 128 ASCII letters, digits and ``_.:@-``."""
-    if not _SESSION_ID.fullmatch(session_id):
+    if not SESSION_ID.fullmatch(session_id):
         raise Misused(
             f"The session id {session_id[:140]!r} must be 1 to 128 ASCII letters, digits and "
             f"characters of '_.:@-'."

@@ -32,7 +32,7 @@ FIELDS: dict[str, type] = {"approval": str, "decision": str, "note": str, "argum
 
 def endpoint(agent: Agent | None, policy: Policy) -> View:
     """Return a view that lists what a user may decide, and takes his decision."""
-    return visited(answer, agent, policy, ("GET", "POST"))
+    return visited(answer, agent, policy, ("GET", "POST"), kind="approvals")
 
 
 async def answer(visit: Visit) -> HttpResponseBase:

@@ -27,7 +27,9 @@ CHUNK = 256 * 1024
 
 def endpoint(agent: Agent | None, policy: Policy) -> View:
     """Return a view that answers with the file that its URL names."""
-    return visited(answer, agent, policy, ("GET",), renderer_classes=(AnyRenderer,))
+    return visited(
+        answer, agent, policy, ("GET",), renderer_classes=(AnyRenderer,), kind="artifact"
+    )
 
 
 async def answer(visit: Visit) -> HttpResponseBase:

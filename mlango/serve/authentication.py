@@ -23,6 +23,10 @@ class SessionAuthentication(authentication.SessionAuthentication):  # type: igno
         # With a name for it the answer is 401, and not 403.
         return "Session"
 
+    def enforce_csrf(self, request: Request) -> None:
+        # Django's request reads a form for the token, and leaves JSON alone.
+        super().enforce_csrf(request._request)
+
 
 class BearerAuthentication(authentication.BaseAuthentication):  # type: ignore[misc]
     """A token of ``MLANGO["API_BEARER_TOKENS"]``, in the header ``Authorization: Bearer …``.

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from django.db import connections, transaction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from rest_framework.renderers import JSONRenderer
 
 from mlango.core.memory import owner_key
 from mlango.serve import body
@@ -21,6 +20,7 @@ from mlango.serve.body import FORM_TYPE, JSON_TYPE
 from mlango.serve.gate import Endpoint, is_asgi
 from mlango.serve.limits import admitted
 from mlango.serve.problems import Problem
+from mlango.serve.renderers import renderers
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
@@ -65,7 +65,9 @@ def view(
     answer: Callable[[Ask], Awaitable[HttpResponseBase]],
     agent: Agent,
     policy: Policy,
-    renderer_classes: tuple[type[Any], ...] = (JSONRenderer,),
+    renderer_classes: tuple[type[Any], ...] = (),
+    *,
+    kind: str = "",
 ) -> View:
     """Return a view that has the agent run with what was posted."""
 
@@ -80,6 +82,7 @@ def view(
         policy,
         content_types=(JSON_TYPE, FORM_TYPE),
         renderer_classes=renderer_classes,
+        kind=kind,
     )
 
 
@@ -89,11 +92,14 @@ def visited(
     policy: Policy,
     methods: tuple[str, ...] = ("POST",),
     content_types: tuple[str, ...] = (JSON_TYPE,),
-    renderer_classes: tuple[type[Any], ...] = (JSONRenderer,),
+    renderer_classes: tuple[type[Any], ...] = (),
+    *,
+    kind: str = "",
 ) -> View:
     """Return a view that checks a request, has it answered, and tells what is wrong with it.
 
-    Without an ``agent`` it is about those of the whole site.
+    Without an ``agent`` it is about those of the whole site. ``kind`` is its name in
+    OPERATIONS, which describe it.
     """
     meta = agent._meta if agent else None
     name = meta.object_name if meta else "Runs"
@@ -114,7 +120,8 @@ def visited(
         throttle_classes=policy.throttles(),
         throttle_scope=policy.throttle_scope,
         content_types=content_types,
-        renderer_classes=renderer_classes,
+        renderer_classes=renderer_classes or renderers(),
+        kind=kind,
     )
     endpoint.__name__ = endpoint.__qualname__ = name
     endpoint.__doc__ = meta.description if meta else None

@@ -29,8 +29,10 @@ WSGI_SECONDS = 25.0
 def endpoint(agent: Agent | None, policy: Policy) -> View:
     """Return a view that tells the events of the runs of ``agent``, or of all, to their users."""
     renderers = (EventStreamRenderer,)
-    view = visited(counted(answer), agent, policy, ("GET",), renderer_classes=renderers)
-    return streams(view, "GET")
+    checked = visited(
+        counted(answer), agent, policy, ("GET",), renderer_classes=renderers, kind="events"
+    )
+    return streams(checked, "GET")
 
 
 async def answer(visit: Visit) -> HttpResponseBase:

@@ -10,19 +10,49 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.exceptions import MethodNotAllowed, UnsupportedMediaType
+from rest_framework.parsers import BaseParser, MultiPartParser
+from rest_framework.renderers import BrowsableAPIRenderer
 from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.schemas import DefaultSchema
 from rest_framework.views import APIView
 
 from mlango.core.threads import in_thread
+from mlango.core.values import parse_json
 from mlango.runtime.sync import close_connections
 from mlango.serve import cors
-from mlango.serve.body import check_length
+from mlango.serve.body import JSON_TYPE, check_length
 from mlango.serve.failures import problem_of
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
 
 Answer = Callable[[HttpRequest, Any], Awaitable[HttpResponseBase]]
+
+
+class Described(DefaultSchema):  # type: ignore[misc]
+    """Has an endpoint described where the site has drf-spectacular describe its views."""
+
+    def __get__(self, view: Any, owner: type[Any]) -> Any:
+        found = super().__get__(view, owner)
+        kinds = [kind.__module__ for kind in type(found).__mro__]
+        if "drf_spectacular.openapi" not in kinds:
+            return found
+        from mlango.serve.openapi import described  # of the extra "openapi"
+
+        return described(type(found), view)
+
+
+class Unread(BaseParser):  # type: ignore[misc]
+    """Leaves JSON to the endpoint, which is stricter and has limits of its own.
+
+    The framework's check of CSRF tokens has every body parsed.
+    """
+
+    media_type = JSON_TYPE
+
+    def parse(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return {}
 
 
 class Endpoint(APIView):  # type: ignore[misc]
@@ -38,6 +68,9 @@ class Endpoint(APIView):  # type: ignore[misc]
     needed: tuple[str, ...] = ()
     content_types: tuple[str, ...] = ()
     throttle_scope = ""
+    kind = ""
+    schema = Described()
+    parser_classes = (Unread, MultiPartParser)
     name = description = ""
 
     @classmethod
@@ -60,6 +93,8 @@ class Endpoint(APIView):  # type: ignore[misc]
             response = HttpResponse(headers={"Allow": ", ".join(self.allowed_methods)})
         else:
             response = await self.answered(request)
+            if self.is_browsed:
+                response = await in_thread(self.page, response)
         return cors.share(request, response)
 
     async def answered(self, request: HttpRequest) -> HttpResponseBase:
@@ -69,6 +104,24 @@ class Endpoint(APIView):  # type: ignore[misc]
             return await self.answer(request, user)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client reads no text of it
             return problem_of(error, self).response()
+
+    @property
+    def is_browsed(self) -> bool:
+        """Whether a person in a browser asks, for the browsable API."""
+        return getattr(self.request, "accepted_renderer", None) is not None and isinstance(
+            self.request.accepted_renderer, BrowsableAPIRenderer
+        )
+
+    def page(self, response: HttpResponse) -> HttpResponseBase:
+        """Return an answer, or a problem, as a page of the browsable API."""
+        headers = {name: value for name, value in response.items() if name != "Content-Type"}
+        page = Response(parse_json(response.content), response.status_code, headers=headers)
+        self.headers = self.default_response_headers
+        try:
+            return self.finalize_response(self.request, page).render()  # type: ignore[no-any-return]
+        finally:
+            if is_asgi(self.request._request):
+                close_connections()
 
     def admit(self, request: HttpRequest) -> Any:
         """Return who asks; raise unless he may, and asks in the right way.

@@ -39,7 +39,7 @@ FIELDS = (
 
 def endpoint(agent: Agent, policy: Policy) -> View:
     """Return a view that runs ``agent`` and answers with what came of it."""
-    return view(answer, agent, policy)
+    return view(answer, agent, policy, kind="run")
 
 
 async def answer(ask: Ask) -> HttpResponse:

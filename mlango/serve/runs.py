@@ -33,27 +33,27 @@ GOING = (Trace.Status.RUNNING,)
 
 def listing(agent: Agent | None, policy: Policy) -> View:
     """Return a view of a user's runs, newest first."""
-    return visited(answer_list, agent, policy, ("GET",))
+    return visited(answer_list, agent, policy, ("GET",), kind="runs")
 
 
 def detail(agent: Agent | None, policy: Policy) -> View:
     """Return a view of one run, as the endpoint that ran it has answered."""
-    return visited(answer_run, agent, policy, ("GET",))
+    return visited(answer_run, agent, policy, ("GET",), kind="run-detail")
 
 
 def cancel(agent: Agent | None, policy: Policy) -> View:
     """Return a view that stops a run."""
-    return visited(answer_cancel, agent, policy, content_types=("", JSON_TYPE))
+    return visited(answer_cancel, agent, policy, content_types=("", JSON_TYPE), kind="cancel")
 
 
 def steer(agent: Agent | None, policy: Policy) -> View:
     """Return a view that has a run read a message before its next model call."""
-    return visited(answer_steer, agent, policy)
+    return visited(answer_steer, agent, policy, kind="steer")
 
 
 def follow_up(agent: Agent | None, policy: Policy) -> View:
     """Return a view that has a run go on with a message when it would be done."""
-    return visited(answer_follow_up, agent, policy)
+    return visited(answer_follow_up, agent, policy, kind="follow-up")
 
 
 # -- reading ------------------------------------------------------------------------------------

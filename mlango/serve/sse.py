@@ -37,7 +37,8 @@ HEADERS = {
 
 def endpoint(agent: Agent, policy: Policy) -> View:
     """Return a view that runs ``agent`` and answers with its events as they happen."""
-    return streams(view(counted(answer), agent, policy, (EventStreamRenderer,)), "POST")
+    renderers = (EventStreamRenderer,)
+    return streams(view(counted(answer), agent, policy, renderers, kind="stream"), "POST")
 
 
 async def answer(ask: Ask) -> StreamingHttpResponse:

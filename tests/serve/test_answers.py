@@ -43,6 +43,7 @@ class AnswerTests(Posting, TestCase):
                 "cost": "0",
                 "error": "",
                 "approvals": [],
+                "artifacts": [],
             },
         )
         self.assertEqual(trace.user, self.user)

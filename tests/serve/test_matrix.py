@@ -66,20 +66,20 @@ TABLE = {
     ("agent/approvals/", "POST"): DECIDER,
     ("agent/runs/", "GET"): USERS,
     ("agent/runs/<str:trace>/", "GET"): OWNER,
+    ("agent/runs/<str:trace>/events/", "GET"): OWNER,
     ("agent/runs/<str:trace>/cancel/", "POST"): OWNER_TOO_LATE,
     ("agent/runs/<str:trace>/steer/", "POST"): OWNER_TOO_LATE,
     ("agent/runs/<str:trace>/follow-up/", "POST"): OWNER_TOO_LATE,
     ("agent/runs/<str:trace>/artifacts/<str:artifact>/", "GET"): OWNER,
-    ("agent/runs/<str:trace>/events/", "GET"): OWNER,
     ("site/approvals/", "GET"): site(USERS),
     ("site/approvals/", "POST"): site(DECIDER),
     ("site/runs/", "GET"): site(USERS),
     ("site/runs/<str:trace>/", "GET"): site(OWNER),
+    ("site/runs/<str:trace>/events/", "GET"): site(OWNER),
     ("site/runs/<str:trace>/cancel/", "POST"): site(OWNER_TOO_LATE),
     ("site/runs/<str:trace>/steer/", "POST"): site(OWNER_TOO_LATE),
     ("site/runs/<str:trace>/follow-up/", "POST"): site(OWNER_TOO_LATE),
     ("site/runs/<str:trace>/artifacts/<str:artifact>/", "GET"): site(OWNER),
-    ("site/runs/<str:trace>/events/", "GET"): site(OWNER),
 }
 # Health is told to load balancers, which have no login.
 OPEN = {"site/health", "site/healthz"}
