@@ -103,5 +103,6 @@ def shown(own, floor, unit):
     return f"{statistics.median(own) * unit:7.1f} {ratio:5.2f} x"
 
 
-with site() as told:
-    asyncio.run(main(*told))
+if __name__ == "__main__":
+    with site() as told:
+        asyncio.run(main(*told))

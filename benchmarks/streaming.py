@@ -23,6 +23,7 @@ from django.urls import path
 
 from mlango.agents import Agent
 from mlango.agents.providers import ScriptedProvider
+from mlango.core.log import Places
 from mlango.core.provider import Completion
 from mlango.serve import sse
 from mlango.serve.direct import Direct
@@ -70,9 +71,11 @@ frames = []
 
 
 async def record():
-    async for event in Speaker().astream("hi"):
+    stream = Speaker().astream("hi")
+    places = Places(stream.uuid)
+    async for event in stream:
         recorded.append(event.describe())
-        frames.append(sse.frame(event))
+        frames.append(sse.framed(event, places))
     assert frames == [made(data) for data in recorded]
 
 

@@ -221,10 +221,9 @@ class Agent:
         return cls._served("approvals", options)
 
     @classmethod
-    def as_consumer(cls, *, permission: str = "", **config: Any) -> Any:
+    def as_consumer(cls, **options: Any) -> Any:
         """Return an ASGI application for a WebSocket's route; needs Channels. See as_endpoint."""
-        endpoint: Any = import_string("mlango.serve.consumer.endpoint")
-        return endpoint(cls(**config), permission)
+        return cls._served("consumer", options)
 
     urls: ClassVar[Any] = Urls()
 

@@ -135,21 +135,6 @@ def never_atomic(view: V) -> V:
     return view
 
 
-def logged_in(request: HttpRequest) -> Any:
-    """Return the user of a session; raise a Problem if that is nobody."""
-    user = request.user
-    if not user.is_authenticated:
-        raise Problem(401, "Log in first.", headers={"WWW-Authenticate": "Session"})
-    return user
-
-
-def check_permissions(user: Any, needed: list[str]) -> None:
-    """Raise a Problem unless the user has all permissions."""
-    for permission in needed:
-        if not user.has_perm(permission):
-            raise Problem(403, f"This needs the permission {permission!r}.")
-
-
 def check_session(visit: Visit, fields: dict[str, Any]) -> None:
     """Raise a Problem where anybody who guesses the id could go on with a session."""
     if fields.get("session_id") and not owner_key(visit.user):

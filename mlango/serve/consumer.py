@@ -9,12 +9,14 @@ from channels.consumer import AsyncConsumer, get_handler_name
 from channels.exceptions import StopConsumer
 
 from mlango.conf import settings
+from mlango.serve.doors import Door
 from mlango.serve.frames import said
 from mlango.serve.problems import Problem
 from mlango.serve.sockets import Socket
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
+    from mlango.serve.policy import Policy
 
 POLICY_VIOLATION, TOO_BIG = 1008, 1009
 # As with events: proxies close what is silent for long, and a server may send no pings.
@@ -22,17 +24,17 @@ HEARTBEAT_SECONDS = 15.0
 DENIAL = "websocket.http.response"
 
 
-def endpoint(agent: Agent, permission: str) -> Any:
+def endpoint(agent: Agent, policy: Policy) -> Any:
     """Return an ASGI application that talks with ``agent`` over a WebSocket."""
-    return AgentConsumer.as_asgi(agent=agent, permission=permission)
+    return AgentConsumer.as_asgi(agent=agent, door=Door(agent, policy))
 
 
 class AgentConsumer(AsyncConsumer):  # type: ignore[misc]  # channels has no types
     """One WebSocket of an agent; what is said over it is in Socket."""
 
-    def __init__(self, agent: Agent, permission: str = "") -> None:
+    def __init__(self, agent: Agent, door: Door) -> None:
         self.agent = agent
-        self.needed = [each for each in (agent._meta.permission, permission) if each]
+        self.door = door
         self.socket: Socket | None = None
         self.beat: asyncio.TimerHandle | None = None
         self.beating: asyncio.Task[None] | None = None
@@ -52,9 +54,9 @@ class AgentConsumer(AsyncConsumer):  # type: ignore[misc]  # channels has no typ
         await getattr(self, get_handler_name(message))(message)
 
     async def websocket_connect(self, message: dict[str, Any]) -> None:
-        socket = Socket(self.agent, self.needed, self.scope, self.tell)
+        socket = Socket(self.agent, self.door, self.scope, self.tell)
         try:
-            await socket.enter()
+            await socket.open()
         except Problem as problem:
             await self.deny(problem)
             raise StopConsumer from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mlango.core.log import Cursor
 from mlango.core.values import dumps, parse_json
 from mlango.exceptions import did_you_mean
 from mlango.serve.approvals import DECISIONS
@@ -15,13 +16,14 @@ from mlango.serve.problems import Problem
 FIELDS: dict[str, dict[str, type]] = {
     "steer": {"message": str, "now": bool},
     "follow_up": {"message": str},
+    "follow": {"run": str, "after": str},
     "abort": {},
     "cancel": {},
     "ping": {},
 }
-NEEDED = {"steer": ("message",), "follow_up": ("message",)}
+NEEDED = {"steer": ("message",), "follow_up": ("message",), "follow": ("run",)}
 TYPES = ("send", *DECISIONS, *FIELDS)
-WORDS = {str: "a string", bool: "true or false", int: "a whole number"}
+WORDS = {str: "a string", bool: "true or false"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,11 @@ def check_fields(kind: str, fields: dict[str, Any], ref: str) -> None:
     for name in NEEDED.get(kind, ()):
         if not str(fields.get(name, "")).strip():
             raise WrongFrame(f"{kind!r} needs the field {name!r}, with some text in it.", ref)
+
+
+def event_frame(cursor: Cursor, data: str) -> str:
+    """Return the frame of an event: its JSON text, and first its id."""
+    return f'{{"id": "{cursor}", {data[1:]}'
 
 
 def said(kind: str, ref: str = "", **fields: Any) -> str:

@@ -122,19 +122,25 @@ runs = Places()
 streams = Streams()
 
 
-async def admitted(
-    answer: Callable[[V], Awaitable[HttpResponseBase]], visit: V
-) -> HttpResponseBase:
-    """Answer when there is a place to run an agent; raise a Problem if there is none."""
+async def place() -> Callable[[], None]:
+    """Take a place to run an agent, and return what gives it back; a Problem if none is free."""
     size = settings.MAX_CONCURRENT_REQUESTS
     if size is None:
-        return await answer(visit)
+        return lambda: None
     timeout = settings.REQUEST_QUEUE_TIMEOUT
     try:
         await runs.enter(size, settings.MAX_QUEUE_BACKLOG, timeout)
     except Full:
         raise busy(timeout) from None
-    return await held(answer(visit), runs.leave)
+    return runs.leave
+
+
+async def admitted(
+    answer: Callable[[V], Awaitable[HttpResponseBase]], visit: V
+) -> HttpResponseBase:
+    """Answer when there is a place to run an agent; raise a Problem if there is none."""
+    release = await place()
+    return await held(answer(visit), release)
 
 
 def counted(

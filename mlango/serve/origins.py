@@ -15,15 +15,17 @@ from mlango.serve.scopes import nothing
 
 
 def check_origin(request: HttpRequest) -> None:
-    """Raise a Problem unless a page of this site asks.
+    """Raise a Problem unless a page of this site asks, or no page but a program.
 
-    That is a page of the same host, of a host in ALLOWED_HOSTS by its name, or of one in
-    CSRF_TRUSTED_ORIGINS. The ``*`` in ALLOWED_HOSTS lets no page in: it says by which names
-    the site is called, not whom it trusts.
+    A page of this site is one of the same host, of a host in ALLOWED_HOSTS by its name, or of
+    one in CSRF_TRUSTED_ORIGINS. The ``*`` in ALLOWED_HOSTS lets no page in: it says by which
+    names the site is called, not whom it trusts. A program sends a token and no Origin.
     """
     origin = request.META.get("HTTP_ORIGIN")
+    if origin is None and "HTTP_AUTHORIZATION" in request.META:
+        return
     if origin is None:
-        raise Problem(403, "A socket with a session needs the header Origin, as browsers send it.")
+        raise Problem(403, "Send the header Origin, as browsers do, or a token.")
     if not (_is_allowed_host(origin) or _is_trusted(request)):
         raise Problem(
             403,

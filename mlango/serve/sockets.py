@@ -9,18 +9,22 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mlango.agents.resolve import check_input
+from mlango.core.log import Cursor, Places
 from mlango.core.memory import owner_key
 from mlango.core.messages import user_messages
 from mlango.exceptions import Misconfigured, Misused
 from mlango.runtime.database import ask
+from mlango.runtime.following import afollow, cursor_of
 from mlango.serve.approvals import DECISIONS, decided, fields_of, gone_on, run_shown, whose
-from mlango.serve.base import Ask, Visit, check_permissions, logged_in
+from mlango.serve.base import Ask, Visit, check_session
 from mlango.serve.body import checked
-from mlango.serve.frames import Frame, frame_of, refusal, said
-from mlango.serve.origins import check_origin
+from mlango.serve.frames import Frame, event_frame, frame_of, refusal, said
+from mlango.serve.limits import place, streams
+from mlango.serve.owned import ID, own_traces
 from mlango.serve.problems import Problem
 from mlango.serve.scopes import Scope, request_of
 from mlango.serve.wire import text_of
@@ -28,6 +32,7 @@ from mlango.serve.wire import text_of
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
     from mlango.agents.streams import AsyncRunStream
+    from mlango.serve.doors import Door
 
 logger = logging.getLogger("mlango.serve")
 
@@ -36,21 +41,33 @@ Tell = Callable[[str], Awaitable[None]]
 MAX_WAITING = 16  # messages that a run has not read yet
 
 
+def _nothing() -> None:
+    """Release what was never taken."""
+
+
 class Socket:
     """One client of ``agent``: who it is, and the run that it began, one at a time."""
 
-    def __init__(self, agent: Agent, needed: list[str], scope: Scope, tell: Tell) -> None:
+    def __init__(self, agent: Agent, door: Door, scope: Scope, tell: Tell) -> None:
         self.agent = agent
-        self.needed = needed
+        self.door = door
         self.scope = scope
         self.tell = tell
         self.stream: AsyncRunStream | None = None
+        self.following: asyncio.Task[None] | None = None
         self.tasks: set[asyncio.Task[None]] = set()
+        self.close: Callable[[], None] = _nothing
 
-    async def enter(self) -> Visit:
+    async def open(self) -> None:
+        """Let a client in; raise a Problem if it may not, or has too many sockets open."""
+        visit = await self.enter(is_throttled=False)
+        address = visit.request.META.get("REMOTE_ADDR") or ""
+        self.close = streams.open(visit.user, address)
+
+    async def enter(self, *, is_throttled: bool = True) -> Visit:
         """Return who is there; raise a Problem if that is nobody, or may not do this."""
         request = request_of(self.scope)
-        user = await ask(entered, request, self.needed)
+        user = await ask(partial(self.door.admit, request, is_throttled=is_throttled))
         return Visit(self.agent, request, user)
 
     async def hear(self, text: str | None) -> None:
@@ -73,6 +90,7 @@ class Socket:
             task.cancel()
         if self.tasks:
             await asyncio.wait(self.tasks)
+        self.close()
 
     # -- what a client may say --------------------------------------------------------------
 
@@ -81,6 +99,8 @@ class Socket:
             await self.tell(said("pong", frame.ref))
         elif frame.type == "send":
             await self._send(frame)
+        elif frame.type == "follow":
+            await self._follow(frame)
         elif frame.type in DECISIONS:
             await self._decide(frame)
         else:
@@ -94,8 +114,30 @@ class Socket:
                 409, "A run goes on over this socket. Use 'steer' or 'follow_up', or 'abort' it."
             )
         visit = await self.enter()
+        check_session(visit, fields)
         question = Ask(self.agent, visit.request, visit.user, **fields)
-        self._show(self.agent.astream(question.message, **question.options))
+        release = await place()
+        try:
+            self._show(self.agent.astream(question.message, **question.options), release)
+        except BaseException:
+            release()
+            raise
+
+    async def _follow(self, frame: Frame) -> None:
+        """Tell the events of a run of the user, whoever began it; the one before is left."""
+        visit = await self.enter()
+        uuid = frame.fields["run"]
+        if not ID.fullmatch(uuid) or not await ask(own_traces(visit).filter(pk=uuid).exists):
+            raise Problem(404, "There is no such run.")
+        after = cursor_of(frame.fields.get("after"))
+        if self.following is not None:
+            self.following.cancel()
+        self.following = self._start(self._tell_log(uuid, after), frame.ref)
+
+    async def _tell_log(self, uuid: str, after: Cursor) -> None:
+        async with aclosing(afollow(uuid, after)) as events:
+            async for told in events:
+                await self.tell(event_frame(told.cursor, told.data))
 
     def _ask_of_run(self, frame: Frame) -> None:
         """Steer, lengthen or stop the run that goes on."""
@@ -122,7 +164,7 @@ class Socket:
         if owner_key(visit.user) == row.owner_key and self.stream is None:
             agent, trace = await ask(whose, visit, row)
             try:
-                self._show(await agent.aresume_stream(trace))
+                self._show(await agent.aresume_stream(trace), _nothing)
             except Misused:  # somebody else goes on with it
                 return
         else:
@@ -135,29 +177,34 @@ class Socket:
 
     # -- the run --------------------------------------------------------------------------------
 
-    def _show(self, stream: AsyncRunStream) -> None:
-        """Tell the events of a run as they happen."""
-        self.stream = stream
-        self._start(self._tell_events(stream))
+    def _show(self, stream: AsyncRunStream, release: Callable[[], None]) -> None:
+        """Tell the events of a run as they happen; ``release`` the place that it has at last."""
+        self.stream = stream.keep_log()
+        task = self._start(self._tell_events(stream))
+        task.add_done_callback(lambda task: release())
 
     async def _tell_events(self, stream: AsyncRunStream) -> None:
+        places = Places(stream.uuid)
         try:
             async with aclosing(stream):
                 async for event in stream:
-                    await self.tell(text_of(event))
+                    await self.tell(event_frame(places.of(event), text_of(event)))
         finally:
             self.stream = None
 
-    def _start(self, work: Any) -> None:
-        task = asyncio.create_task(self._safely(work))
+    def _start(self, work: Any, ref: str = "") -> asyncio.Task[None]:
+        task = asyncio.create_task(self._safely(work, ref))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+        return task
 
-    async def _safely(self, work: Awaitable[None]) -> None:
+    async def _safely(self, work: Awaitable[None], ref: str) -> None:
         try:
             await work
         except OSError:  # the client has gone; the server will say so
             return
+        except Misused as error:  # such as an event that the run never comes to
+            await self.tell(refusal(Problem(400, str(error)), ref))
         except Misconfigured:
             await self.tell(refusal(self._not_set_up()))
         except Exception:
@@ -169,15 +216,3 @@ class Socket:
         problem = Problem(500, "The agent is not set up; the server's log tells why.")
         logger.exception("%s: %s is not set up.", problem.id, self.agent._meta.label)
         return problem
-
-
-def entered(request: Any, needed: list[str]) -> Any:
-    """Return who opens a socket; raise a Problem unless logged in, on this site, and permitted.
-
-    A page of another site can open sockets with the cookies of its visitor, without a CSRF
-    token; its Origin is what tells.
-    """
-    user = logged_in(request)
-    check_origin(request)
-    check_permissions(user, needed)
-    return user

@@ -10,6 +10,7 @@ from django.test import Client
 
 from mlango.agents import Agent, tool
 from mlango.models import Approval, Trace
+from mlango.serve.tokens import hashed, new_secret
 from tests.serve.site import Asked, Slow, make_user
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -43,6 +44,7 @@ class Talker:
         }
         self.incoming = asyncio.Queue()
         self.sent = []
+        self.heard = []  # all frames
         self.came = asyncio.Event()
 
     async def __aenter__(self):
@@ -57,6 +59,8 @@ class Talker:
 
     async def _send(self, message):
         self.sent.append(message)
+        if "text" in message:
+            self.heard.append(json.loads(message["text"]))
         self.came.set()
 
     def say(self, kind, **fields):
@@ -229,6 +233,7 @@ WRONG = {
     '{"type": "steer"}': "'steer' needs the field 'message'",
     '{"type": "steer", "message": "x", "now": 1}': "The field 'now' must be true or false.",
     '{"type": "abort", "run": "x"}': "'abort' has no field 'run'. Fields are: none.",
+    '{"type": "follow"}': "'follow' needs the field 'run'",
     '{"type": "steer", "message": "x"}': "No run goes on over this socket",
     '{"type": "ping", "ref": 7}': "The field 'ref' must be a string",
     '{"type": "approve"}': "The field 'approval' must hold the id",
@@ -432,3 +437,90 @@ def test_one_who_decides_for_another_reads_how_it_ended_and_no_more(cookies, ann
 
     assert told["run"] == {"trace": Trace.objects.get().uuid, "status": "finished"}
     assert told["ref"] == "a"
+
+
+# -- coming back ------------------------------------------------------------------------------
+
+
+def test_a_run_is_followed_after_every_event(cookies):
+    async def begin():
+        async with Talker(Asked, cookies) as ws:
+            ws.say("send", message="use count_groups")
+            await ws.frame(kind="finished")
+            return ws.heard
+
+    told = [frame for frame in talk(begin()) if "kind" in frame]
+    assert [frame["id"] for frame in told] == [str(number) for number in range(len(told))]
+    run = told[0]["run"]
+
+    async def come_back(after):
+        async with Talker(Asked, cookies) as ws:
+            ws.say("follow", run=run, **after)
+            await ws.frame(kind="finished")
+            return [frame for frame in ws.heard if "kind" in frame]
+
+    assert talk(come_back({})) == told
+    for number in range(len(told) - 1):
+        assert talk(come_back({"after": str(number)})) == told[number + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"run": "0" * 32}, 404),
+        ({"run": "x"}, 404),
+        ({"run": None}, 404),
+        ({"run": None, "after": "nine"}, 400),
+        ({"run": None, "after": "99"}, 400),
+    ],
+)
+def test_what_cannot_be_followed_is_told(cookies, fields, status):
+    async def begin(agent):
+        async with Talker(agent, cookies) as ws:
+            ws.say("send", message="hi")
+            return await ws.frame(kind="finished")
+
+    last = talk(begin(Payer if status == 404 else Asked))
+    fields = {**fields, "run": fields["run"] or last["run"]}
+
+    async def go():
+        async with Talker(Asked, cookies) as ws:
+            ws.say("follow", ref="f", **fields)
+            return await ws.frame(type="error")
+
+    error = talk(go())
+
+    assert (error["status"], error["ref"]) == (status, "f")
+
+
+# -- tokens and limits ------------------------------------------------------------------------
+
+
+def test_a_program_has_a_token_and_no_origin(ann, settings):
+    token = new_secret()
+    tokens = [{"token": hashed(token), "user": "ann"}]
+    settings.MLANGO = {**settings.MLANGO, "API_BEARER_TOKENS": tokens}
+
+    async def go(token):
+        async with Talker(Asked, "", origin=None, authorization=f"Bearer {token}") as ws:
+            ws.say("send", message="use who")
+            return await ws.frame(kind="finished")
+
+    assert talk(go(token))["output"].startswith("tool results: ann of ")
+    assert refused(Asked, "", origin=None, authorization="Bearer wrong")["status"] == 401
+
+
+def test_a_user_has_so_many_sockets(cookies, settings):
+    settings.MLANGO = {**settings.MLANGO, "MAX_STREAMS_PER_USER": 1}
+
+    async def go():
+        async with Talker(Asked, cookies):
+            ws = Talker(Asked, cookies)
+            ws.incoming.put_nowait({"type": "websocket.connect"})
+            await ws.app(ws.scope, ws.incoming.get, ws._send)
+        async with Talker(Asked, cookies) as again:
+            again.say("ping")
+            await again.frame(type="pong")
+        return ws.sent
+
+    assert talk(go()) == [{"type": "websocket.close", "code": 1008}]
