@@ -1,0 +1,41 @@
+"""Readers who take nothing, and those who are answered all the same."""
+
+import asyncio
+
+import pytest
+
+from mlango.models import Trace
+from mlango.serve import limits
+from tests.serve.site import Chatty
+from tests.serve.test_asgi import Exchange, cookies  # noqa: F401 - a fixture
+
+READERS = 200
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_two_hundred_who_do_not_read_stop_nobody_else(cookies, settings):  # noqa: F811
+    settings.MLANGO = {"DEFAULT_PROVIDER": "echo", "MAX_STREAMS_PER_USER": None}
+    provider = Chatty._meta.provider
+
+    async def stall():
+        exchanges = [Exchange(cookies, "/chatty/stream/") for _ in range(READERS)]
+        going = [asyncio.create_task(exchange.go()) for exchange in exchanges]
+        for exchange in exchanges:
+            await exchange.until(b"event: text_chunk")
+            exchange.reads.clear()
+
+        answers = [await Exchange(cookies, "/ask/").go() for _ in range(3)]
+        said = provider.words
+        answers += [await Exchange(cookies, "/ask/").go() for _ in range(3)]
+        assert provider.words == said  # no model talks on into memory
+        assert {answer.status for answer in answers} == {200}
+
+        for exchange in exchanges:
+            exchange.leave()
+        await asyncio.gather(*going)
+
+    asyncio.run(stall())
+
+    assert len(limits.streams) == 0
+    assert Trace.objects.filter(status="cancelled").count() == READERS
+    assert not Trace.objects.filter(status="running").exists()
