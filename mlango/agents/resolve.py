@@ -111,6 +111,8 @@ def run_for(
         is_durable=journal.saves,
     )
     bind(run, agent, given, session)
+    # Which controls there are may not be known yet, but whether any could hear.
+    run.is_heard = not (agent._meta.guardrails or agent._meta.hooks or run.controls.hear)
     place(run, call)
     return run
 

@@ -226,7 +226,7 @@ class Run:
     budget: Any = None
     approvals: list[Any] = field(default_factory=list)
     is_resumed: bool = False
-    is_heard: bool = False  # whether what was said is as the controls let it be read
+    is_heard: bool = True  # whether what was said is as the controls let it be read
     is_told: bool = False  # whether the first event is on its way to the reader
     is_durable: bool = False  # it goes on without its reader, and without this process
     is_leaving: bool = False  # at the end of its step, another process is to go on
@@ -264,8 +264,7 @@ class Run:
     @property
     def heard(self) -> list[Message]:
         """What was said, as it may be told and stored: nothing before it is checked."""
-        needs_no_check = self.resolve is None and not self.controls.hear
-        return self.said if self.is_heard or needs_no_check else []
+        return self.said if self.is_heard else []
 
     # -- what the loop does -------------------------------------------------------------
 
