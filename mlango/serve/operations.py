@@ -26,7 +26,7 @@ FILE: Schema = {
         {"type": "string", "description": "A data: URL with base64."},
         {
             "type": "object",
-            "properties": {"name": TEXT, "data": TEXT, "type": TEXT},
+            "properties": {"name": TEXT, "data": {**TEXT, "minLength": 1}, "type": TEXT},
             "required": ["data"],
         },
     ]
@@ -93,6 +93,7 @@ COMPONENTS: dict[str, Schema] = {
     "AgentForm": obj(
         {"message": MESSAGE, "session_id": SESSION, "files": UPLOAD, "images": UPLOAD}, "message"
     ),
+    "AgentEvent": obj({"id": TEXT, "event": TEXT, "data": TEXT}, "event", "data"),
     "AgentRun": obj(_RUN),
     "AgentRunDetail": obj({**_RUN, "started_at": WHEN, "ended_at": {**WHEN, "nullable": True}}),
     "AgentRunSummary": obj(
@@ -204,16 +205,16 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         summary="Run the agent and read its events",
         description=f"{FRAMES} Closing the connection stops the run.",
         takes=ASKED,
-        answers={EVENTS: TEXT},
+        answers={EVENTS: ref("AgentEvent")},
         example=EXAMPLE,
-        example_answer='id: 0\nevent: started\ndata: {"kind": "started", "seq": 0}\n\n',
+        example_answer={"id": "0", "event": "started", "data": '{"kind": "started", "seq": 0}'},
         problems=(*POSTED, 503),
     ),
     ("events", "GET"): Operation(
         verb="events",
         summary="Read the events of a run",
         description=f"{FRAMES} Those behind `Last-Event-ID` are told first.",
-        answers={EVENTS: TEXT},
+        answers={EVENTS: ref("AgentEvent")},
         query={"after": TEXT},
         headers={"Last-Event-ID": TEXT},
         problems=(404,),
@@ -241,6 +242,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
             "session_id": TEXT,
             "status": {"type": "string", "enum": list(Trace.Status.values)},
         },
+        problems=(404,),
     ),
     ("run-detail", "GET"): Operation(
         verb="read",

@@ -100,9 +100,11 @@ def size_of(text: str) -> int:
 
 def older_than(visit: Visit, uuid: str) -> Q:
     """Return what is true of the runs behind one of a user's own."""
-    row = own_traces(visit).filter(pk=uuid).first() if ID.fullmatch(uuid) else None
+    if not ID.fullmatch(uuid):
+        raise Problem(400, "'before' must be the id of a run, as 'next' gives it.")
+    row = own_traces(visit).filter(pk=uuid).first()
     if row is None:
-        raise Problem(400, "'before' must be the id of a run of yours, as 'next' gives it.")
+        raise Problem(404, "There is no such run to begin behind.")
     same_time = Q(started_at=row.started_at, uuid__lt=row.uuid)
     return Q(started_at__lt=row.started_at) | same_time
 

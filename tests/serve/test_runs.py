@@ -147,8 +147,7 @@ def test_a_list_is_narrowed_by_session_and_status(ann, client):
         ("limit=%C2%B2", "'limit' must be"),
         ("limit=" + "9" * 5000, "'limit' must be"),
         ("status=finish", "Did you mean 'finished'?"),
-        ("before=x", "'before' must be the id of a run of yours"),
-        ("before=" + "f" * 32, "'before' must be the id of a run of yours"),
+        ("before=x", "'before' must be the id of a run, as 'next' gives it."),
     ],
     ids=lambda value: value[:20],
 )
@@ -157,6 +156,16 @@ def test_a_query_that_is_wrong_is_told(client, query, detail):
 
     assert response.status_code == 400
     assert detail in response.json()["detail"]
+
+
+def test_a_page_behind_a_run_of_somebody_else_is_not_found(client):
+    theirs = Asked().run("a", user=make_user("bob")).trace_uuid
+
+    for trace in (theirs, "f" * 32):
+        response = client.get("/runs/", {"before": trace})
+
+        assert response.status_code == 404
+        assert response.json()["detail"] == "There is no such run to begin behind."
 
 
 def test_a_query_with_nul_finds_nothing(client):
