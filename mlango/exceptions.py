@@ -22,13 +22,17 @@ MlangoError
 ├── CassetteError                  a cassette is missing, broken or does not match
 ├── TraceNotFound                  no trace has this id, or several have
 └── ToolError                      told to the model, word for word
-    └── InvalidArguments           the arguments do not fit the tool
+    ├── InvalidArguments           the arguments do not fit the tool
+    └── SignInRequired             the run's user must sign in somewhere first
 """
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -57,6 +61,7 @@ __all__ = [
     "RateLimited",
     "RunError",
     "SessionBusy",
+    "SignInRequired",
     "ToolDefinitionError",
     "ToolError",
     "TraceNotFound",
@@ -213,3 +218,38 @@ class ToolError(MlangoError):
 
 class InvalidArguments(ToolError):
     """The arguments of a tool call do not fit the tool."""
+
+
+class SignInRequired(ToolError):
+    """A tool cannot do its work before the run's user has signed in at ``url``. Raise it there.
+
+    The run waits until its user says that it is done, and then the call is made again. The
+    model never reads the url. ``label`` names the place, else the url's host does; ``expires``
+    is a timedelta, or None for never.
+    """
+
+    def __init__(self, url: str, *, label: str = "", expires: timedelta | None = None) -> None:
+        super().__init__("The user must sign in somewhere first, and cannot be asked here.")
+        if expires is not None and not (isinstance(expires, timedelta) and expires > timedelta()):
+            raise Misused(f"SignInRequired(expires={expires!r}): expires is a positive timedelta.")
+        if not isinstance(label, str):
+            raise Misused(f"SignInRequired(label={label!r}): label is text.")
+        self.url = url
+        self.label = label or _host_of(url)
+        self.expires = expires
+
+
+def _host_of(url: Any) -> str:
+    """Return the host of a page to open; raise Misused, without the url, unless it is one."""
+    if isinstance(url, str) and re.fullmatch(r"https?://[!-~]{1,4000}", url, re.IGNORECASE):
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            parts = urlsplit("")
+        # What stands before an "@" looks like the host and is not.
+        if parts.hostname and "@" not in parts.netloc and "\\" not in parts.netloc:
+            return parts.hostname
+    raise Misused(
+        "SignInRequired(url): the url must be absolute, in ASCII, of http or https, and without "
+        "a user, such as request.build_absolute_uri('/accounts/github/login/')."
+    )

@@ -30,7 +30,13 @@ from mlango.exceptions import AlreadyDecided
 from mlango.models import Approval, Trace
 
 IS_OPEN = Q(status="pending") & (Q(expires_at__isnull=True) | Q(expires_at__gt=Now()))
-DONE = {"approve": _("Approved"), "reject": _("Rejected"), "answer": _("Answered")}
+DONE = {
+    "approve": _("Approved"),
+    "reject": _("Rejected"),
+    "answer": _("Answered"),
+    "signed_in": _("Signed in"),
+}
+FITTING: dict[str, str] = {Approval.Kind.QUESTION: "answer", Approval.Kind.SIGN_IN: "signed_in"}
 
 
 @admin.register(Approval)
@@ -99,6 +105,7 @@ class ApprovalAdmin(ReadOnlyAdmin):
         context["is_open"] = is_open(approval)
         context["may_decide"] = approval.may_decide(request.user)
         context["is_question"] = approval.kind == Approval.Kind.QUESTION
+        context["is_sign_in"] = approval.kind == Approval.Kind.SIGN_IN
         context["decide_url"] = self._address("decide", approval)
         return super().render_change_form(request, context, *args, **kwargs)
 
@@ -164,7 +171,10 @@ class ApprovalAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("arguments"))
     def shown_arguments(self, approval: Approval) -> str:
-        return block(lines_of(approval.arguments))
+        arguments = approval.arguments
+        if approval.kind == Approval.Kind.SIGN_IN:  # the url is for the run's user alone
+            arguments = {"label": arguments["label"]}
+        return block(lines_of(arguments))
 
     @admin.display(description=_("edited"))
     def shown_edits(self, approval: Approval) -> str:
@@ -192,8 +202,7 @@ def unfit(approval: Approval, decision: str, note: str, seen: str) -> str:
 
     ``seen`` is the hash of the arguments that the page showed.
     """
-    fitting = ("answer",) if approval.kind == Approval.Kind.QUESTION else ("approve",)
-    if decision not in (*fitting, "reject"):
+    if decision not in (FITTING.get(approval.kind, "approve"), "reject"):
         return translated("That cannot be decided here. Nothing was changed.")
     if seen != approval.arguments_hash:
         return translated("The page showed another call. Nothing was changed.")
@@ -210,6 +219,8 @@ def settle(approval: Approval, decision: str, note: str, user: Any) -> None:
         approval.approve(by=user, note=note)
     elif decision == "reject":
         approval.reject(by=user, reason=note)
+    elif decision == "signed_in":
+        approval.signed_in(by=user, note=note)
     else:
         approval.answer(note, by=user)
 

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from mlango.core.retry import Retry
     from mlango.core.run import AgentRun
     from mlango.core.tools import Tool, ToolResult, Toolset, tool
-    from mlango.exceptions import ProviderError, RunError, ToolError
+    from mlango.exceptions import ProviderError, RunError, SignInRequired, ToolError
 
 __all__ = [
     "Agent",
@@ -116,6 +116,7 @@ __all__ = [
     "RunError",
     "SecretScan",
     "SessionKey",
+    "SignInRequired",
     "Started",
     "Steered",
     "StepFinished",
@@ -171,7 +172,7 @@ _MODULES = {
     "mlango.core.retry": ["Retry"],
     "mlango.core.run": ["AgentRun"],
     "mlango.core.tools": ["Tool", "ToolResult", "Toolset", "tool"],
-    "mlango.exceptions": ["ProviderError", "RunError", "ToolError"],
+    "mlango.exceptions": ["ProviderError", "RunError", "SignInRequired", "ToolError"],
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 _PLACES |= {name: "mlango.core.events" for name in __all__ if name not in _PLACES}

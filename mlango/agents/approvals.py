@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.utils import timezone
 
-from mlango.agents.durability import digest_of
+from mlango.agents.durability import digest_of, tell
 from mlango.core.context import Context
 from mlango.core.controls import Control, Parked
-from mlango.core.events import ApprovalDecided, ApprovalRequested, QuestionAsked
+from mlango.core.events import ApprovalDecided, QuestionAsked
 from mlango.core.memory import owner_key
 from mlango.core.policy import ALLOW, DENY, Approval, Rule, approval_of, holds_for
 from mlango.core.run import WAITING
@@ -70,9 +71,7 @@ class Asking(Control):
         return arguments
 
     async def end(self, run: Run) -> None:
-        """Close what was asked by a run that does not wait for it."""
-        if run.approvals and run.status != WAITING:
-            await run.journal.do(_close, run)
+        await close(run)
 
     async def _wanted(
         self, job: Job, arguments: dict[str, Any], context: Context
@@ -141,14 +140,12 @@ class Asking(Control):
 
 
 def _tell(run: Run, row: Row) -> None:
+    if row.kind != row.Kind.QUESTION:
+        tell(run, row)
+        return
     run.approvals.append(row.describe())
-    if row.kind == row.Kind.QUESTION:
-        asked = row.arguments
-        run.note(QuestionAsked, row.uuid, row.tool_call_id, asked["question"], asked["options"])
-    else:
-        run.note(
-            ApprovalRequested, row.uuid, row.tool, row.tool_call_id, row.arguments, row.permission
-        )
+    asked = row.arguments
+    run.note(QuestionAsked, row.uuid, row.tool_call_id, asked["question"], asked["options"])
 
 
 def _refusal(reason: str) -> str:
@@ -191,6 +188,12 @@ def _row_of(run: Run, job: Job) -> Row | None:
     return rows.first()
 
 
+async def close(run: Run) -> None:
+    """Close what was asked by a run that does not wait for it."""
+    if run.approvals and run.status != WAITING:
+        await run.journal.do(_close, run)
+
+
 def _close(run: Run) -> None:
     from mlango.models import Approval as Row
 
@@ -201,17 +204,38 @@ def _close(run: Run) -> None:
 def _create(run: Run, job: Job, wanted: Approval, shown: dict[str, Any]) -> Row:
     from mlango.models import Approval as Row
 
+    return create(
+        run,
+        job,
+        Row.Kind.QUESTION if job.tool is ask_question else Row.Kind.TOOL,
+        shown,
+        wanted.expires,
+        permission=wanted.permission,
+        four_eyes=wanted.four_eyes,
+    )
+
+
+def create(
+    run: Run,
+    job: Job,
+    kind: str,
+    shown: dict[str, Any],
+    expires: timedelta | None,
+    **fields: Any,
+) -> Row:
+    """Return a new row that asks about a call, for so long as it may wait."""
+    from mlango.models import Approval as Row
+
     return Row.objects.create(
         trace_id=run.uuid,
         tool_call_id=job.call.id,
-        kind=Row.Kind.QUESTION if job.tool is ask_question else Row.Kind.TOOL,
+        kind=kind,
         agent=run.label[:200],
         tool=job.call.name,
         tool_digest=digest_of(job.tool) if job.tool else "",
         arguments_json=dumps(shown),
         arguments_hash=_digest(shown),
-        permission=wanted.permission,
-        four_eyes=wanted.four_eyes,
         owner_key=owner_key(run.user),
-        expires_at=timezone.now() + wanted.expires if wanted.expires else None,
+        expires_at=timezone.now() + expires if expires else None,
+        **fields,
     )

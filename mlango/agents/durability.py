@@ -60,7 +60,7 @@ class Durability(Control):
             return
         row = await journal.do(_change_of, run, journal.fingerprint, now)
         if row.status == row.Status.PENDING:
-            _tell(run, row)
+            tell(run, row)
             halt = Halt(NEEDS_DECISION, "The agent has changed since the run began.")
             halt.status = WAITING
             raise halt
@@ -112,7 +112,7 @@ class Durability(Control):
             return
         row = await _journal(run).do(_unknown_of, run, job)
         if row.status == row.Status.PENDING:
-            _tell(run, row)
+            tell(run, row)
             raise Parked
         run.note(ApprovalDecided, row.uuid, row.tool, row.tool_call_id, row.choice, row.note)
         if row.choice == row.Choice.HAPPENED:
@@ -142,11 +142,11 @@ def _may_repeat(journal: DurableJournal, tool: Tool, cut_off: Attempt) -> bool:
     return effect_of(tool) in REPEATABLE
 
 
-def _tell(run: Run, row: Approval) -> None:
+def tell(run: Run, row: Approval) -> None:
+    """Tell that a run waits for a person."""
     run.approvals.append(row.describe())
-    run.note(
-        ApprovalRequested, row.uuid, row.tool, row.tool_call_id, row.arguments, row.permission
-    )
+    asked = (row.uuid, row.tool, row.tool_call_id, row.arguments, row.permission, row.kind)
+    run.note(ApprovalRequested, *asked)
 
 
 # -- the rows -------------------------------------------------------------------------------

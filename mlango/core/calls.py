@@ -24,7 +24,7 @@ from mlango.core.threads import in_pool, in_thread
 from mlango.core.tools import Tool, render
 from mlango.core.values import clean
 from mlango.core.watch import NEVER, Interrupted, TimedOut
-from mlango.exceptions import InvalidArguments, ToolError
+from mlango.exceptions import InvalidArguments, SignInRequired, ToolError
 
 SKIPPED = "Skipped: the user sent a message before this call started. It did not run."
 CANCELLED = "Cancelled: the run was stopped. The call did not end, or did not start."
@@ -318,8 +318,7 @@ async def perform(run: Run, job: Job) -> None:
             return
         if tool.approval and not job.is_approved:
             raise ToolError(f"The tool {tool.name!r} needs an approval, which nobody gave.")
-        invoke = _tried if tool.retries else _invoke
-        result = job.committed or await invoke(run, job, tool, arguments)
+        result = job.committed or await _made(run, job, tool, arguments)
         content, is_error, details = result
         outcome = job.made(content, "tool" if is_error else "", details)
         for after in run.controls.after_call:
@@ -382,6 +381,18 @@ def _rendered(run: Run, job: Job, tool: Tool, value: Any) -> tuple[Any, bool, An
     if notes:
         job.attributes = {**(job.attributes or {}), "notes": notes}
     return rendered
+
+
+async def _made(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) -> Any:
+    """Invoke a tool, and have its user sign in first where it asks for that."""
+    invoke = _tried if tool.retries else _invoke
+    try:
+        return await invoke(run, job, tool, arguments)
+    except SignInRequired as wanted:
+        if job.outcome is None:  # else its time was up meanwhile
+            for sign_in in run.controls.sign_in:
+                await sign_in(run, job, wanted)
+        raise
 
 
 async def _tried(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) -> Any:

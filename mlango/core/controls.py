@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mlango.core.calls import Job
     from mlango.core.provider import Completion, Message
     from mlango.core.run import Run, ToolOutcome
-    from mlango.exceptions import ProviderError
+    from mlango.exceptions import ProviderError, SignInRequired
 
 SEAMS = (
     "hear",
@@ -23,6 +23,7 @@ SEAMS = (
     "mend",
     "after_model",
     "before_call",
+    "sign_in",
     "after_call",
     "before_finish",
     "end",
@@ -96,6 +97,9 @@ class Control:
         """Return the arguments to call the tool with."""
         return arguments
 
+    async def sign_in(self, run: Run, job: Job, wanted: SignInRequired) -> None:
+        """Park a call whose user must sign in first; the model is told if nobody does."""
+
     async def after_call(self, run: Run, job: Job, outcome: ToolOutcome) -> ToolOutcome:
         """Return what the call came to."""
         return outcome
@@ -124,6 +128,7 @@ class Controls:
     mend: Seam
     after_model: Seam
     before_call: Seam
+    sign_in: Seam
     after_call: Seam
     before_finish: Seam
     end: Seam

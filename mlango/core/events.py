@@ -313,7 +313,8 @@ class GuardrailRewrote(Event):
 class ApprovalRequested(Event):
     """A tool call waits for someone with ``permission``; without one, for the run's user.
 
-    ``arguments`` are those that will run, unless they are edited.
+    ``arguments`` are those that will run, unless they are edited. ``asks`` is the kind of the
+    approval: for a ``sign_in``, the arguments are the ``url`` and the ``label`` of where.
     """
 
     kind: ClassVar[str] = "approval_requested"
@@ -323,6 +324,7 @@ class ApprovalRequested(Event):
     tool_call_id: str
     arguments: dict[str, Any]
     permission: str
+    asks: str
 
 
 @event

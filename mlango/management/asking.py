@@ -8,7 +8,14 @@ from typing import Any
 from django.core.management.base import CommandError, OutputWrapper
 
 from mlango.exceptions import AlreadyDecided
-from mlango.management.decisions import QUESTION, asked, changes_of, chosen, how_to_decide
+from mlango.management.decisions import (
+    QUESTION,
+    SIGN_IN,
+    asked,
+    changes_of,
+    chosen,
+    how_to_decide,
+)
 from mlango.management.keyboard import ask_line, forget_typed_ahead
 from mlango.management.terminal import RED, Screen
 from mlango.models import Approval
@@ -16,6 +23,7 @@ from mlango.models.approval import Operator
 
 CHOICES = "[y]es  [e]dit  [n]o, and say why  [q] leave it waiting > "
 WORDS = {"y": "yes", "n": "no", "e": "edit", "q": "quit"}
+SIGNED_IN = "[y]es, I have signed in  [n]o, and say why  [q] leave it waiting > "
 ANSWER = "Your answer, or [q] to leave it waiting > "
 REASON = "Why not? > "
 CHANGE = "name=value > "
@@ -67,6 +75,8 @@ class Asker:
         forget_typed_ahead()
         if approval.kind == QUESTION:
             return self._answer(approval, by)
+        if approval.kind == SIGN_IN:
+            return self._sign_in(approval, by)
         changes: dict[str, Any] = {}
         while (choice := self._choice()) not in ("yes", "no"):
             if choice == "quit":
@@ -78,8 +88,16 @@ class Asker:
             return approval.reject(by=by, reason=self._line(REASON))
         return approval.edit(changes, by=by) if changes else approval.approve(by=by)
 
-    def _choice(self) -> str:
-        typed = self._line(CHOICES).lower()
+    def _sign_in(self, approval: Approval, by: Any) -> None:
+        while (choice := self._choice(SIGNED_IN)) not in ("yes", "no"):
+            if choice == "quit":
+                raise Undecided(LEFT)
+        if choice == "no":
+            return approval.reject(by=by, reason=self._line(REASON))
+        return approval.signed_in(by=by)
+
+    def _choice(self, prompt: str = CHOICES) -> str:
+        typed = self._line(prompt).lower()
         return WORDS.get(typed, typed)
 
     def _answer(self, approval: Approval, by: Any) -> None:

@@ -19,6 +19,15 @@ from mlango.models import Approval
 from mlango.models.naming import MIN_PREFIX, one_named
 
 QUESTION = Approval.Kind.QUESTION
+SIGN_IN = Approval.Kind.SIGN_IN
+SIGNED_IN = "signed-in"
+# What can be said of each kind beside "reject"; of the others, that in code only.
+FITTING: dict[str, tuple[str, ...]] = {
+    Approval.Kind.TOOL: ("approve", "edit"),
+    Approval.Kind.CHANGE: ("approve",),
+    QUESTION: ("answer",),
+    SIGN_IN: (SIGNED_IN,),
+}
 
 
 def find(ref: str) -> Approval:
@@ -47,6 +56,10 @@ def asked(approval: Approval, changes: dict[str, Any] | None = None) -> Iterator
         yield f"{approval.agent} asks: {visible(arguments['question'])}"
         for number, option in enumerate(arguments["options"] or (), start=1):
             yield f"  {number}. {visible(option)}"
+        return
+    if approval.kind == SIGN_IN:
+        yield f"{approval.agent} asks to sign in at {visible(arguments['label'])}:"
+        yield f"  {visible(arguments['url'])}"
         return
     yield f"{approval.agent} asks to call {visible(approval.tool)}:"
     for name, value in sorted((arguments | (changes or {})).items()):
@@ -112,6 +125,8 @@ def how_to_decide(approval: Approval) -> Iterator[str]:
     ref = approval.uuid[:MIN_PREFIX]
     if approval.kind == QUESTION:
         yield f"  manage.py approvals answer {ref} --user NAME TEXT"
+    elif approval.kind == SIGN_IN:
+        yield f"  manage.py approvals {SIGNED_IN} {ref} --user NAME"
     else:
         yield f"  manage.py approvals approve {ref} --user NAME"
     yield f"  manage.py approvals reject {ref} --user NAME --reason TEXT"
@@ -123,7 +138,7 @@ def how_to_decide(approval: Approval) -> Iterator[str]:
 
 def decide(approval: Approval, action: str, by: Any, given: dict[str, Any]) -> None:
     """Decide as an action of the command says. Raise CommandError if that cannot be."""
-    if (approval.kind == QUESTION) != (action == "answer") and action != "reject":
+    if action not in (*FITTING.get(approval.kind, ()), "reject"):
         raise CommandError(_other_kind(approval), returncode=USAGE)
     try:
         if action == "approve":
@@ -132,6 +147,8 @@ def decide(approval: Approval, action: str, by: Any, given: dict[str, Any]) -> N
             approval.reject(by=by, reason=given["reason"])
         elif action == "edit":
             approval.edit(changes_of(approval, given["changes"]), by=by, note=given["note"])
+        elif action == SIGNED_IN:
+            approval.signed_in(by=by, note=given["note"])
         else:
             approval.answer(chosen(approval, " ".join(given["text"])), by=by)
     except PermissionDenied as error:
@@ -140,10 +157,17 @@ def decide(approval: Approval, action: str, by: Any, given: dict[str, Any]) -> N
         raise CommandError(f"{error} Nothing was changed.") from error
 
 
+WHAT_IT_IS: dict[str, str] = {
+    Approval.Kind.TOOL: "a call of a tool. Use approve, edit or reject",
+    Approval.Kind.CHANGE: "about an agent that has changed. Use approve or reject",
+    QUESTION: "a question. Use answer, or reject",
+    SIGN_IN: f"a sign-in. Use {SIGNED_IN}, or reject",
+    Approval.Kind.UNKNOWN: "a call that a crash cut off. Decide about it in code, or reject",
+}
+
+
 def _other_kind(approval: Approval) -> str:
-    if approval.kind == QUESTION:
-        return f"{approval.uuid[:8]} is a question. Use answer, or reject."
-    return f"{approval.uuid[:8]} is a call of a tool. Use approve, edit or reject."
+    return f"{approval.uuid[:8]} is {WHAT_IT_IS[approval.kind]}."
 
 
 def changes_of(approval: Approval, written: Iterable[str]) -> dict[str, Any]:

@@ -120,7 +120,8 @@ def step_line(event: Event) -> str:
         case GuardrailTripped() | GuardrailRewrote():
             return f"! {event.name} {_done(event)}: {one_line(event.reason)}"
         case ApprovalRequested():
-            return f"? {event.name} waits for an approval"
+            what = "a sign-in" if event.asks == "sign_in" else "an approval"
+            return f"? {event.name} waits for {what}"
         case ApprovalDecided():
             return f"· {event.name} {event.decision} {one_line(event.note)}".rstrip()
         case QuestionAsked():

@@ -69,6 +69,7 @@ class Approval(models.Model):
         QUESTION = "question", _("question")
         UNKNOWN = "unknown", _("unknown call")
         CHANGE = "change", _("changed agent")
+        SIGN_IN = "sign_in", _("sign-in")
 
     class Choice(models.TextChoices):
         """What somebody says of a call that a crash cut off."""
@@ -134,6 +135,8 @@ class Approval(models.Model):
         if user is None or not getattr(user, "is_active", False):
             return False
         is_owner = bool(self.owner_key) and owner_key(user) == self.owner_key
+        if self.kind == self.Kind.SIGN_IN:
+            return is_owner
         if self.four_eyes and is_owner:
             return False
         if self.permission:
@@ -142,6 +145,8 @@ class Approval(models.Model):
 
     def who_may(self) -> str:
         """Return who may decide this, as the end of a sentence."""
+        if self.kind == self.Kind.SIGN_IN:
+            return "the run's user" if self.owner_key else "whoever runs the process"
         needed = f"somebody with the permission {self.permission or DECIDE_ANY!r}"
         if self.four_eyes:
             return f"{needed} who is not the run's user"
@@ -172,6 +177,11 @@ class Approval(models.Model):
         """Answer a question."""
         self._expect(self.Kind.QUESTION)
         self._decide(by, status=self.Status.APPROVED, note=text)
+
+    def signed_in(self, *, by: Any, note: str = "") -> None:
+        """Say that the run's user has signed in; the call is then made again."""
+        self._expect(self.Kind.SIGN_IN)
+        self._decide(by, status=self.Status.APPROVED, note=note)
 
     def happened(self, *, by: Any, note: str = "") -> None:
         """Say that a call which a crash cut off had its effect; the model reads the note."""
@@ -247,5 +257,6 @@ WHAT_IT_IS: dict[str, str] = {
     Approval.Kind.UNKNOWN: (
         "a call that a crash cut off. Use happened(), did_not_happen(), run_again() or reject()"
     ),
+    Approval.Kind.SIGN_IN: "a sign-in. Use signed_in() or reject()",
     Approval.Kind.CHANGE: "about an agent that has changed. Use approve() or reject()",
 }

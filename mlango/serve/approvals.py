@@ -17,6 +17,7 @@ from mlango.serve.base import View, Visit, visited
 from mlango.serve.body import body_of, parsed
 from mlango.serve.json import document, shown
 from mlango.serve.limits import admitted
+from mlango.serve.operations import DECISIONS as DECISIONS
 from mlango.serve.problems import Problem
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from mlango.serve.policy import Policy
 
 ID = re.compile("[0-9a-f]{32}")
-DECISIONS = ("approve", "reject", "edit", "answer")
 # The fields of a decision and their types; the first two must be there.
 FIELDS: dict[str, type] = {"approval": str, "decision": str, "note": str, "arguments": dict}
 
@@ -120,6 +120,8 @@ def _decide(row: Approval, user: Any, fields: dict[str, Any]) -> None:
         row.reject(by=user, reason=note)
     elif decision == "answer":
         row.answer(note, by=user)
+    elif decision == "signed_in":
+        row.signed_in(by=user, note=note)
     else:
         row.edit(fields.get("arguments", {}), by=user, note=note)
 

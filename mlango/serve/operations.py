@@ -17,6 +17,8 @@ FLAG: Schema = {"type": "boolean"}
 NUMBER: Schema = {"type": "integer", "minimum": 0}
 WHEN: Schema = {"type": "string", "format": "date-time"}
 ANYTHING: Schema = {}
+# What can be decided about an approval.
+DECISIONS = ["approve", "reject", "edit", "answer", "signed_in"]
 UUID: Schema = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
 MESSAGE: Schema = {"type": "string", "minLength": 1, "pattern": r"\S"}
 SESSION: Schema = {"type": "string", "pattern": f"^(?:{SESSION_ID.pattern})?$"}
@@ -129,7 +131,7 @@ COMPONENTS: dict[str, Schema] = {
     "AgentDecision": obj(
         {
             "approval": UUID,
-            "decision": {"type": "string", "enum": ["approve", "reject", "edit", "answer"]},
+            "decision": {"type": "string", "enum": DECISIONS},
             "note": TEXT,
             "arguments": {"type": "object", "additionalProperties": True},
         },

@@ -45,6 +45,11 @@ def make_question(**fields):
     return make_approval(kind="question", tool="ask_question", arguments_json=arguments, **fields)
 
 
+def make_sign_in(**fields):
+    arguments = '{"label": "GitHub", "url": "https://github.test/login?state=s3cret"}'
+    return make_approval(kind="sign_in", tool="issues", arguments_json=arguments, **fields)
+
+
 def decide(client, approval, decision, note="", **sent):
     """Press a button of the page, and return the text of the page that comes then."""
     address = page_of(approval).replace("change", "decide")
@@ -136,6 +141,26 @@ class TestDeciding:
         assert question.status == "pending"
         decide(decider, question, "answer", "blue")
         assert (question.status, question.note) == ("approved", "blue")
+
+    def test_the_user_of_the_run_signs_in_and_says_so(self, decider):
+        asked = make_sign_in(owner_key=str(User.objects.get().pk))
+
+        html = html_of(decider, page_of(asked))
+        assert '<a href="https://github.test/login?state=s3cret" target="_blank"' in html
+        assert "Sign in at GitHub" in html
+        assert "cannot be decided here" in decide(decider, asked, "approve")
+        assert "Signed in. The run goes on" in decide(decider, asked, "signed_in")
+        assert asked.status == "approved"
+
+    def test_nobody_else_sees_where_to_sign_in_or_decides(self, decider):
+        asked = make_sign_in(owner_key="0")
+
+        html = html_of(decider, page_of(asked))
+        assert "GitHub" in html
+        assert "s3cret" not in html
+        assert 'name="decision"' not in html
+        decide(decider, asked, "signed_in")
+        assert asked.status == "pending"
 
     def test_the_second_to_decide_is_told_and_changes_nothing(self, decider, approval):
         decide(decider, approval, "approve")

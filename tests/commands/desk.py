@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from mlango.agents import Agent, Approval, tool
+from mlango.agents import Agent, Approval, Context, SignInRequired, tool
 from mlango.core.messages import text_of
 from mlango.core.provider import Completion, Provider, ToolCall
 
@@ -25,6 +25,7 @@ class Clerk(Provider):
 
 
 refunds = []
+signed_in = []
 
 
 @tool(approval=True)
@@ -46,11 +47,20 @@ def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
+@tool
+def ticket(number: int, context: Context) -> str:
+    """Look a ticket up, where the user must have signed in."""
+    if context.user not in signed_in:
+        signed_in.append(context.user)  # as happens while the run waits
+        raise SignInRequired("https://tracker.test/login?state=1", label="the tracker")
+    return f"ticket {number}"
+
+
 class Desk(Agent):
     class Meta:
         app_label = "commands"
         provider = Clerk()
-        tools = [refund, erase, pay]
+        tools = [refund, erase, pay, ticket]
         ask_question = True
 
 

@@ -8,7 +8,7 @@ from django.contrib.auth.models import Permission, User
 from django.utils import timezone
 
 from mlango.models import Approval, Trace
-from tests.commands.desk import Desk, Office, refunds
+from tests.commands.desk import Desk, Office, refunds, signed_in
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -19,6 +19,7 @@ REFUND = 'refund {"order": 7}'
 @pytest.fixture(autouse=True)
 def _no_refunds():
     refunds.clear()
+    signed_in.clear()
 
 
 @pytest.fixture
@@ -174,6 +175,22 @@ class TestDeciding:
         assert code == 2
         assert "is a call of a tool" in manage("approvals", "answer", ref, "--user", "ann", "x")[1]
         assert {row.status for row in Approval.objects.all()} == {"pending"}
+
+    def test_a_sign_in_is_shown_and_said_to_be_done_by_its_user(self, manage, ann, boss):
+        ref = wait(ann, 'ticket {"number": 7}')[:8]
+        out, err, _ = manage("approvals", "show", ref)
+        assert "asks to sign in at the tracker:\n  https://tracker.test/login?state=1\n" in out
+        assert f"manage.py approvals signed-in {ref} --user NAME" in err
+        assert "It takes the run's user." in err
+
+        _, err, code = manage("approvals", "signed-in", ref, "--user", boss.username)
+        assert "You may not decide" in err
+        _, err, code = manage("approvals", "approve", ref, "--user", "ann")
+        assert "is a sign-in. Use signed-in, or reject." in err
+        assert code == 2
+        out, _, code = manage("approvals", "signed-in", ref, "--user", "ann", "--note", "done")
+        assert (out, code) == ("Done: ticket 7\n", 0)
+        assert Approval.objects.get().note == "done"
 
     def test_without_going_on_the_run_keeps_waiting(self, manage, ref):
         out, _, code = manage("approvals", "approve", ref, "--user", "ann", "--no-resume")

@@ -8,7 +8,7 @@ from django.core.management import call_command
 
 from mlango.models import Approval, Trace
 from tests.commands.conftest import Tty
-from tests.commands.desk import refunds
+from tests.commands.desk import refunds, signed_in
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -20,6 +20,7 @@ ERASE = 'erase {"user": "x"}'
 @pytest.fixture(autouse=True)
 def _no_refunds():
     refunds.clear()
+    signed_in.clear()
 
 
 @pytest.fixture
@@ -97,6 +98,22 @@ def test_a_question_is_answered(at_terminal):
 
     assert "commands.Desk asks: Which?\n  1. red\n  2. blue\n" in err
     assert out == "Done: blue\n"
+
+
+def test_a_sign_in_is_shown_and_said_to_be_done(at_terminal):
+    out, err, _ = at_terminal('ticket {"number": 7}', lines=["", "y"])
+
+    assert "asks to sign in at the tracker:\n  https://tracker.test/login?state=1\n" in err
+    assert out == "Done: ticket 7\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"), [(["n", "not now"], "rejected"), (["q"], "pending"), (["e"], "pending")]
+)
+def test_a_sign_in_is_refused_or_left(at_terminal, lines, status):
+    at_terminal('ticket {"number": 7}', lines=lines)
+
+    assert Approval.objects.get().status == status
 
 
 def test_every_call_that_waits_is_asked_about(at_terminal):

@@ -8,7 +8,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.test import AsyncClient, Client, override_settings
 
-from mlango.agents import Agent, Approval, tool
+from mlango.agents import Agent, Approval, Context, SignInRequired, tool
 from mlango.agents.providers import ScriptedProvider, ToolCall
 from mlango.models import Approval as Row
 from mlango.serve import include, path
@@ -32,12 +32,21 @@ def erase(order: int) -> str:
     return "erased"
 
 
+@tool
+def ticket(number: int, context: Context) -> str:
+    """Look a ticket up, where the user must have signed in."""
+    if context.user.email == "":
+        raise SignInRequired("https://tracker.test/login?state=1")
+    refunds.append(number)
+    return "open"
+
+
 class Desk(Agent):
     """Helps."""
 
     class Meta:
         app_label = "served"
-        tools = [refund, erase]
+        tools = [refund, erase, ticket]
         ask_question = True
 
 
@@ -180,6 +189,24 @@ def test_a_question_is_answered(ann):
     answer = decide(client, approval=asked["approval"], decision="answer", note="the red one")
     assert answer.json()["run"]["status"] == "finished"
     assert Row.objects.get().note == "the red one"
+
+
+@pytest.mark.parametrize("decision", ["signed_in", "reject"])
+def test_a_sign_in_is_for_the_user_of_the_run_alone(ann, decision):
+    Model.first = [[ToolCall("a", "ticket", {"number": 7})]]
+    client = client_of(ann)
+    (asked,) = post(client, "/desk/run/", message="hi").json()["approvals"]
+    assert (asked["kind"], asked["arguments"]["label"]) == ("sign_in", "tracker.test")
+    boss = client_of(get_user_model().objects.create_superuser("boss"))
+    assert boss.get("/desk/approvals/").json() == {"approvals": []}
+    fields = {"approval": asked["approval"], "decision": decision}
+    assert decide(boss, **fields).status_code == 404
+    assert client.get("/desk/approvals/").json() == {"approvals": [asked]}
+    assert decide(client, **fields | {"decision": "approve"}).status_code == 400
+    get_user_model().objects.filter(pk=ann.pk).update(email="ann@tracker.test")
+    answer = decide(client, **fields).json()
+    assert answer["run"]["status"] == "finished"
+    assert refunds == ([7] if decision == "signed_in" else [])
 
 
 @pytest.mark.parametrize(

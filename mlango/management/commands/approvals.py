@@ -14,6 +14,7 @@ from mlango.core.run import WAITING
 from mlango.exceptions import TraceNotFound
 from mlango.management.base import TerminalCommand, count, user_named
 from mlango.management.decisions import (
+    SIGNED_IN,
     asked,
     awaited_by,
     decide,
@@ -42,7 +43,7 @@ class Command(TerminalCommand):
         actions = parser.add_subparsers(
             dest="action",
             required=True,
-            metavar="list|show|approve|reject|edit|answer|resume",
+            metavar=f"list|show|approve|reject|edit|answer|{SIGNED_IN}|resume",
         )
         listing = actions.add_parser("list", help="list what can be decided, newest first")
         listing.add_argument("--all", action="store_true", help="also what is decided")
@@ -64,14 +65,15 @@ class Command(TerminalCommand):
         rejecting = actions.add_parser("reject", help="refuse a call, or to answer")
         editing = actions.add_parser("edit", help="let a call run with other arguments")
         answering = actions.add_parser("answer", help="answer a question")
-        for parser in (approving, rejecting, editing, answering):
+        signing = actions.add_parser(SIGNED_IN, help="say that the run's user has signed in")
+        for parser in (approving, rejecting, editing, answering, signing):
             parser.add_argument("ref", metavar="REF", help=REF)
             parser.add_argument("--user", metavar="NAME", required=True, help="who decides")
             parser.add_argument(
                 "--no-resume", action="store_true", help="do not go on with the run"
             )
             add_printing(parser)
-        for parser in (approving, editing):
+        for parser in (approving, editing, signing):
             parser.add_argument("--note", metavar="TEXT", default="", help="kept with it")
         rejecting.add_argument(
             "--reason", metavar="TEXT", required=True, help="why not; the agent is told"
