@@ -65,6 +65,8 @@ DEFAULTS: dict[str, Any] = {
     "RETENTION": None,
     "LEASE_SECONDS": 30,
     "SESSION_WAIT": 30.0,
+    # Durable runs
+    "QUEUE": "worker",
     # Serving
     "API_BEARER_TOKENS": [],
     "CORS_ORIGINS": [],

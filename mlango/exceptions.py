@@ -17,6 +17,7 @@ MlangoError
 │       ├── ProviderUnavailable
 │       └── MalformedResponse
 │           └── EmptyResponse
+├── IdempotencyConflict            the key was used for another request
 ├── SessionBusy                    another run has the session's turn
 ├── AlreadyDecided                 somebody else has decided, or the time is over
 ├── CassetteError                  a cassette is missing, broken or does not match
@@ -48,6 +49,7 @@ __all__ = [
     "ContentFiltered",
     "ContextLengthExceeded",
     "EmptyResponse",
+    "IdempotencyConflict",
     "InvalidArguments",
     "InvalidRequest",
     "MalformedResponse",
@@ -196,6 +198,12 @@ class EmptyResponse(MalformedResponse):
 
 class SessionBusy(MlangoError):
     """Another run has the session's turn and did not end in time. ``run`` is what was refused."""
+
+    run: AgentRun | None = None
+
+
+class IdempotencyConflict(MlangoError):
+    """An idempotency key was used before. ``run`` is what was refused, if it was begun."""
 
     run: AgentRun | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.apps import apps
 from django.utils.module_loading import import_string
@@ -26,7 +26,10 @@ from mlango.core.run import AgentRun
 from mlango.core.tools import Tool, Toolset
 from mlango.exceptions import Misconfigured, Misused, did_you_mean
 from mlango.runtime.registry import registry
-from mlango.runtime.sync import Call
+from mlango.runtime.sync import Call, refuse_running_loop
+
+if TYPE_CHECKING:
+    from mlango.models import Trace
 
 __all__ = ["Agent"]
 
@@ -113,6 +116,8 @@ class Agent:
     def run(self, message: Any, **options: Any) -> AgentRun:
         """Run to the end and return the AgentRun; see ``arun``."""
         call = Call(f"await {type(self).__name__}().arun(...)")
+        if options.get("idempotency_key") is not None:
+            return call.run(_enqueue().once(self, message, options, call))  # type: ignore[no-any-return]
         stream = AsyncRunStream(run_for(self, message, options, call))
         return call.run(result_of(stream, raise_on_error=options.get("raise_on_error", True)))
 
@@ -124,6 +129,8 @@ class Agent:
         max_steps metadata``; others go to the provider. A failed run raises a RunError or
         ProviderError that carries it, unless ``raise_on_error=False``.
         """
+        if options.get("idempotency_key") is not None:
+            return await _enqueue().once(self, message, options)  # type: ignore[no-any-return]
         stream = AsyncRunStream(run_for(self, message, options))
         return await result_of(stream, raise_on_error=options.get("raise_on_error", True))
 
@@ -160,6 +167,39 @@ class Agent:
         """
         stream = await self.aresume_stream(trace, **options)
         return await result_of(stream, raise_on_error=options.get("raise_on_error", True))
+
+    def enqueue(self, message: Any, **options: Any) -> Trace:
+        """Have some process do a run, once the transaction commits; return its trace.
+
+        The options are those of ``run`` that can be stored, and ``run_after`` (a datetime),
+        ``priority`` (the highest goes first) and ``queue``. With an ``idempotency_key`` that
+        was used before, the trace is that of the run which was asked for then.
+        """
+        refuse_running_loop(f"await {type(self).__name__}().aenqueue(...)")
+        return _enqueue().enqueue(self, message, options)  # type: ignore[no-any-return]
+
+    async def aenqueue(self, message: Any, **options: Any) -> Trace:
+        """Have some process do a run; see ``enqueue``."""
+        from mlango.runtime.database import ask
+
+        return await ask(_enqueue().enqueue, self, message, options)
+
+    def fork(self, trace: Any, from_step: int, **options: Any) -> AgentRun:
+        """Begin a new run as another one was before ``from_step``, and return it; see ``resume``.
+
+        What the first run did up to there is not done again.
+        """
+        call = Call(f"await {type(self).__name__}().afork(...)")
+        copy = _fork().forked(self, trace, from_step, options)
+        stream = AsyncRunStream(resumed(self, copy, options, call))
+        return call.run(result_of(stream, raise_on_error=options.get("raise_on_error", True)))
+
+    async def afork(self, trace: Any, from_step: int, **options: Any) -> AgentRun:
+        """Begin a new run as another one was before ``from_step``; see ``fork``."""
+        from mlango.runtime.database import ask
+
+        copy = await ask(_fork().forked, self, trace, from_step, options)
+        return await self.aresume(copy, **options)
 
     @classmethod
     def chat(cls, message: Any, **options: Any) -> AgentRun:
@@ -249,6 +289,21 @@ class Agent:
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._fields)
         return f"<{self._meta.label}({values})>"
+
+
+# Both work with rows, which can be imported only once the apps are loaded.
+
+
+def _enqueue() -> Any:
+    from mlango.agents import enqueue
+
+    return enqueue
+
+
+def _fork() -> Any:
+    from mlango.agents import fork
+
+    return fork
 
 
 def _derived(cls: type[Agent]) -> dict[str, Any]:

@@ -190,7 +190,8 @@ def _row_of(run: Run, job: Job) -> Row | None:
 
 async def close(run: Run) -> None:
     """Close what was asked by a run that does not wait for it."""
-    if run.approvals and run.status != WAITING:
+    may_have_asked = run.approvals or (run.is_durable and run.is_resumed)
+    if may_have_asked and run.status != WAITING:
         await run.journal.do(_close, run)
 
 

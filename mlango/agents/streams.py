@@ -13,9 +13,9 @@ from django.utils.module_loading import import_string
 from mlango.agents.resolve import place
 from mlango.core.events import Event, Started, StepFinished, ToolCalled
 from mlango.core.loop import iterate
-from mlango.core.run import FAILED, AgentRun, Run
+from mlango.core.run import FAILED, LEFT, AgentRun, Run
 from mlango.core.signals import agent_finished, agent_started, agent_step, tool_called
-from mlango.exceptions import RunError, SessionBusy
+from mlango.exceptions import IdempotencyConflict, RunError, SessionBusy
 from mlango.runtime.live import register
 from mlango.runtime.sync import Call
 
@@ -133,7 +133,9 @@ async def result_of(stream: AsyncRunStream, *, raise_on_error: bool) -> AgentRun
         async for _ in stream:
             pass
     result = stream.run
-    if result.status == FAILED and raise_on_error:
+    if result.status in LEFT and stream._run.exception is None:
+        raise RunError(f"Another process goes on with the run {result.trace_uuid}.", run=result)
+    if result.status in LEFT or (result.status == FAILED and raise_on_error):
         raise_failure(stream._run, result)
     return result
 
@@ -141,7 +143,7 @@ async def result_of(stream: AsyncRunStream, *, raise_on_error: bool) -> AgentRun
 def raise_failure(run: Run, result: AgentRun) -> None:
     """Raise what made a run fail, with the run on it; what mlango does not know, as RunError."""
     error = run.exception
-    if isinstance(error, RunError | SessionBusy):
+    if isinstance(error, RunError | SessionBusy | IdempotencyConflict):
         error.run = result
         raise error
     raise RunError(f"{type(error).__name__}: {error}", run=result) from error

@@ -221,6 +221,10 @@ class Batch:
         run = self.run
         if any(self._has_ended(job) for job in self.running) or not self.running:
             return
+        saving = [job.saving for job in self.running if job.saving is not None]
+        if saving:
+            await asyncio.wait(saving, return_when=asyncio.FIRST_COMPLETED)
+            return
         if not run.aborted:
             deadline = min(run.deadline, *(job.deadline for job in self.running))
             with suppress(TimedOut, Interrupted):

@@ -92,7 +92,24 @@ class DurableRunQuerySet(OwnedQuerySet["DurableRun"]):
     def rest(self, pk: str, token: int) -> bool:
         """End a lease on a run that has ended or waits: nothing is due any more."""
         held = self.held(pk, token)
-        return bool(held.update(worker="", due_at=None, crashes=0, crashed_at=None))
+        return bool(
+            held.update(worker="", due_at=None, crashes=0, crashed_at=None, cancel_requested=False)
+        )
+
+    def cancel(self, pk: str) -> bool:
+        """Have a run stop, wherever it is; return whether there was anything to stop."""
+        with transaction.atomic(using=self.db):
+            run = self.filter(pk=pk)
+            if run.filter(token=0, due_at__isnull=False).update(due_at=None):  # nobody began it
+                return bool(
+                    Trace.objects.using(self.db)
+                    .filter(pk=pk)
+                    .update(status=Trace.Status.CANCELLED, stop_reason="cancelled", ended_at=Now())
+                )
+            if run.exclude(worker="").update(cancel_requested=True):
+                return True
+            left = run.filter(trace__status__in=(Trace.Status.WAITING, Trace.Status.QUEUED))
+            return bool(left.update(cancel_requested=True, due_at=Now()))
 
     def wake(self, pk: str) -> bool:
         """Have a run that waits be claimed."""
@@ -101,7 +118,8 @@ class DurableRunQuerySet(OwnedQuerySet["DurableRun"]):
 
 
 def _in(seconds: float) -> Any:
-    return Now() + timedelta(seconds=seconds)
+    # SQLite compares texts, and a sum has more digits than Now().
+    return Now() + timedelta(seconds=seconds) if seconds else Now()
 
 
 def _held(token: Any, worker: str, seconds: float) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
 from django.db import models
 from django.db.models.functions import Coalesce
@@ -17,6 +18,7 @@ from mlango.conf import settings
 from mlango.core.provider import Message
 from mlango.core.state import fold
 from mlango.core.usage import Usage
+from mlango.exceptions import Misused
 from mlango.models.json import decoded
 from mlango.models.owned import OwnedQuerySet
 from mlango.models.span import Span
@@ -205,6 +207,23 @@ class Trace(models.Model):
         while trace.parent is not None:
             trace = trace.parent
         return trace
+
+    def cancel(self) -> bool:
+        """Have a durable run stop, whichever process has it; what it has done is kept.
+
+        Return whether there was anything to stop. Raise Misused for a run that is not durable.
+        """
+        durable = getattr(self, "durable", None)
+        if durable is None:
+            raise Misused(
+                f"The run {self.uuid[:8]} is not durable: only its own process can stop it."
+            )
+        rows = type(durable)._default_manager.using(self._state.db)
+        return bool(rows.cancel(self.pk))
+
+    async def acancel(self) -> bool:
+        """Have a durable run stop; see ``cancel``."""
+        return await sync_to_async(self.cancel)()
 
     @property
     def tree(self) -> set[str]:

@@ -18,6 +18,7 @@ from mlango.core.controls import Leave
 from mlango.core.journal import LLM, TOOL, Entry, Journal
 from mlango.core.run import LOST, QUEUED, WAITING, Run
 from mlango.core.values import clean, dumps
+from mlango.exceptions import IdempotencyConflict, SessionBusy
 from mlango.models import Approval, Attempt, DurableRun, Span, Trace
 from mlango.runtime import database
 from mlango.runtime.leases import Lease, keeper, worker_name
@@ -47,6 +48,7 @@ BEGINNING = (
     "metadata_json",
 )
 ENDING = ("status", "stop_reason", "error", "ended_at", "uuid")
+BUSY = 5.0  # seconds until a run is due again whose session another one has
 ATTEMPT_COLUMNS = [f.attname for f in Attempt._meta.concrete_fields if not f.primary_key]
 INSERT_ATTEMPT = Insert(Attempt, ATTEMPT_COLUMNS, rank=1)
 
@@ -128,11 +130,16 @@ class DurableJournal(Journal):
     async def _create(self, lease: Lease, run: Run) -> None:
         """Add the rows of a run that nobody had before."""
         work = partial(create, lease.alias, trace_of(run), self._new, lease.seconds)
-        if lease.place is not None:
-            await lease.place(work)
-        else:
-            await lease.patiently(work)
-        self._new = {}
+        try:
+            await (lease.place or lease.patiently)(work)
+        except IntegrityError as error:
+            lease.is_lost = True
+            key = self._new["idempotency_key"]
+            raise IdempotencyConflict(
+                f"There is a run of {run.label} with the idempotency key {key!r} already."
+            ) from error
+        finally:
+            self._new = {}
 
     def _begin(self, run: Run) -> None:
         trace = trace_of(run)
@@ -243,6 +250,12 @@ class DurableJournal(Journal):
                 self._run = run
                 if self._new or self._lead is not None:
                     await self.open(run)
+            if self._entered:  # after its last rows the writer may rest
+                self._entered = False
+                writer.leave()
+            if self._was_busy(run):
+                run.status = LOST
+                await self.do(self.lease.rows.give_back, run.uuid, self.lease.token, BUSY)
             if run.status != LOST:
                 await self._end(run)
         except Leave as leave:
@@ -251,6 +264,11 @@ class DurableJournal(Journal):
             keeper().remove(run)
             if self._entered:
                 writer.leave()
+
+    def _was_busy(self, run: Run) -> bool:
+        """Return whether a run that nobody waits for could not have its session's turn."""
+        waits = isinstance(run.exception, SessionBusy) and self.claimed is not None
+        return waits and not run.is_resumed and run.step == 0
 
     async def _end(self, run: Run) -> None:
         if self._pending:

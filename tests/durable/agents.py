@@ -1,11 +1,13 @@
 """Agents with durable runs, told what to do by their messages."""
 
+import asyncio
 import json
 
 from django.contrib.auth.models import Group
 
 from mlango.agents import Agent, tool
 from mlango.agents.providers import Provider, ToolCall
+from mlango.agents.queues import Queue
 from mlango.core.durability import Durable
 from mlango.core.provider import Completion
 
@@ -69,6 +71,21 @@ def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
+@tool(effect="read")
+async def linger(seconds: float = 60) -> str:
+    """Take some time."""
+    LEDGER.append(("linger", seconds))
+    await asyncio.sleep(seconds)
+    return "here still"
+
+
+class Refusing(Queue):
+    """Is a broker that is down."""
+
+    def ring(self, run):
+        raise OSError("Connection refused")
+
+
 class Clerk(Agent):
     """Does as it is told."""
 
@@ -76,7 +93,7 @@ class Clerk(Agent):
         app_label = "durable"
         provider = Planned()
         model = "planned/one"
-        tools = [look, send, put, found, pay]
+        tools = [look, send, put, found, pay, linger]
         durable = True
 
 

@@ -1,0 +1,141 @@
+"""Asking for a run that another process does, and asking twice for one run."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from django.db import IntegrityError, transaction
+
+from mlango.agents.execution import execute
+from mlango.agents.queues import ring
+from mlango.agents.requests import new_row
+from mlango.agents.resolve import RUN_OPTIONS, run_for
+from mlango.agents.resume import recorded_of, run_from, user_of
+from mlango.agents.streams import AsyncRunStream, result_of
+from mlango.core.run import FAILED, QUEUED, RUNNING, AgentRun
+from mlango.exceptions import IdempotencyConflict, Misused, RunError
+from mlango.models import DurableRun, Trace
+from mlango.models.durable import DEFAULT_QUEUE
+from mlango.runtime import database
+from mlango.runtime.durable import DurableJournal, create
+from mlango.runtime.rows import trace_of
+from mlango.runtime.sync import Call
+
+if TYPE_CHECKING:
+    from mlango.agents.agent import Agent
+    from mlango.core.run import Run
+
+QUEUE_OPTIONS = ("run_after", "priority", "queue")
+POLL = 0.25  # seconds between two looks at a run that another process does
+
+
+def enqueue(agent: Agent, message: Any, options: dict[str, Any]) -> Trace:
+    """Write a run down for any process to do, and return its trace; asks the database."""
+    placed = _placed({name: options[name] for name in QUEUE_OPTIONS if name in options})
+    options = {name: value for name, value in options.items() if name not in QUEUE_OPTIONS}
+    run = run_for(agent, message, options, journal=DurableJournal())
+    row = _row(agent, run, options, here=False) | placed
+    alias, trace = database.alias(), trace_of(run)
+    trace.status, trace.opening_json = Trace.Status.QUEUED, ""
+    found = twin_of(trace, row)
+    if found is not None:
+        return found.trace
+    try:
+        create(alias, trace, row)
+    except IntegrityError:
+        found = twin_of(trace, row)
+        if found is None:
+            raise
+        return found.trace
+    durable = DurableRun.objects.using(alias).get(pk=trace.pk)
+    transaction.on_commit(partial(ring, durable), using=alias)
+    return trace
+
+
+def _placed(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns that say when and where a run is done; raise Misused for others."""
+    run_after, priority = given.get("run_after"), given.get("priority", 0)
+    queue = given.get("queue", DEFAULT_QUEUE)
+    if not isinstance(run_after, datetime | None):
+        raise Misused(f"run_after must be a datetime, not {run_after!r}.")
+    if type(priority) is not int or not -100 <= priority <= 100:
+        raise Misused(f"priority must be a whole number from -100 to 100, not {priority!r}.")
+    if not isinstance(queue, str) or not 0 < len(queue) <= 32:
+        raise Misused(f"queue must be a name of 1 to 32 characters, not {queue!r}.")
+    placed = {"priority": priority, "queue": queue}
+    return placed if run_after is None else {**placed, "due_at": run_after}
+
+
+def _row(agent: Agent, run: Run, options: dict[str, Any], *, here: bool) -> dict[str, Any]:
+    extra = {name: value for name, value in options.items() if name not in RUN_OPTIONS}
+    return new_row(agent, run.said, run.options | {"user": run.user}, extra, here=here)
+
+
+def twin_of(trace: Trace, row: dict[str, Any]) -> DurableRun | None:
+    """Return the run that was asked for by the same key before; None if there is none.
+
+    Raise IdempotencyConflict if the key was used for another request.
+    """
+    key = row["idempotency_key"]
+    if key is None:
+        return None
+    found = DurableRun.objects.select_related("trace").filter(
+        agent=trace.agent, owner_key=trace.owner_key, idempotency_key=key
+    )
+    twin = found.first()
+    if twin is not None and twin.request_digest != row["request_digest"]:
+        raise IdempotencyConflict(
+            f"The idempotency key {key!r} was used for another request to {trace.agent}. "
+            f"Use a new key for a new request."
+        )
+    return twin
+
+
+async def once(
+    agent: Agent, message: Any, options: dict[str, Any], call: Call | None = None
+) -> AgentRun:
+    """Run, or return the run that was asked for by the same idempotency key before."""
+    raise_on_error = options.get("raise_on_error", True)
+    run = run_for(agent, message, options, call)
+    row = _row(agent, run, options, here=True)
+    twin = await database.ask(twin_of, trace_of(run), row)
+    if twin is None:
+        try:
+            return await result_of(AsyncRunStream(run), raise_on_error=raise_on_error)
+        except IdempotencyConflict:
+            twin = await database.ask(twin_of, trace_of(run), row)
+            if twin is None:
+                raise
+    return await outcome_of(agent, twin.pk, call, raise_on_error=raise_on_error)
+
+
+async def outcome_of(
+    agent: Agent, uuid: str, call: Call | None = None, *, raise_on_error: bool = True
+) -> AgentRun:
+    """Wait until a run ends or needs somebody, doing it here if nobody does; return it."""
+    while True:
+        done = await execute(uuid, call)
+        if done is None:
+            done = await database.ask(_told, agent, uuid)
+        if done is not None:
+            break
+        await asyncio.sleep(POLL)
+    if done.status == FAILED and raise_on_error:
+        raise RunError(done.error, run=done)
+    return done
+
+
+def _told(agent: Agent, uuid: str) -> AgentRun | None:
+    """Return a run as its rows tell it; None while it goes on."""
+    trace = Trace.objects.prefetch_related("spans").get(pk=uuid)
+    if trace.status in (QUEUED, RUNNING) or not trace.opening_json:
+        return None
+    run = run_from(agent, recorded_of(trace, user_of(trace)), {})
+    run.status, run.stop_reason, run.error = trace.status, trace.stop_reason, trace.error
+    run.approvals = [each.describe() for each in trace.approvals.all().open()]
+    result = run.result()
+    result.elapsed = trace.duration_s or 0.0
+    return result

@@ -1,0 +1,123 @@
+"""Doing a durable run that was claimed: from its request, or from where its rows end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils import timezone
+
+from mlango.agents.requests import restored
+from mlango.agents.resolve import run_for
+from mlango.agents.resume import FIXED, Recorded, recorded_of, run_from, user_of
+from mlango.agents.streams import AsyncRunStream
+from mlango.conf import settings
+from mlango.core.run import AgentRun, Run
+from mlango.exceptions import MlangoError, UnknownAgent
+from mlango.models import DurableRun, Trace
+from mlango.runtime import database
+from mlango.runtime.durable import DurableJournal
+from mlango.runtime.leases import worker_name
+from mlango.runtime.registry import registry
+from mlango.runtime.sync import Call
+
+logger = logging.getLogger("mlango.durable")
+
+LATER = 30.0  # seconds until a run is due again that this process does not know how to do
+
+Started = Callable[[Run], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the rows say of a claimed run; ``recorded`` is None if it has not begun."""
+
+    trace: Trace
+    user: Any
+    recorded: Recorded | None
+
+
+def execute_now(uuid: str) -> AgentRun | None:
+    """Do a run that is due, and wait for it; None if it is not due, or somebody has it."""
+    call = Call("await execute(uuid)")
+    return call.run(execute(uuid, call))
+
+
+async def execute(uuid: str, call: Call | None = None) -> AgentRun | None:
+    """Do a run that is due; return None if it is not due, or somebody has it."""
+    claimed = await database.ask(claim, uuid)
+    return None if claimed is None else await carry_on(claimed, call)
+
+
+def claim(uuid: str) -> DurableRun | None:
+    """Claim a run for this process."""
+    rows = DurableRun.objects.using(database.alias())
+    return rows.claim(uuid, worker_name(), settings.LEASE_SECONDS)
+
+
+async def carry_on(
+    claimed: DurableRun, call: Call | None = None, started: Started | None = None
+) -> AgentRun | None:
+    """Do a run that this process has claimed, to its end or until somebody is needed.
+
+    ``started`` is given the Run. Return None if it could not be begun here.
+    """
+    try:
+        run = _run_of(claimed, await database.ask(_found, claimed), call)
+    except UnknownAgent as error:
+        logger.warning("The run %s is left to others: %s", claimed.pk, error)
+        await database.ask(_leave, claimed)
+        return None
+    except MlangoError as error:
+        logger.error("The run %s cannot go on: %s", claimed.pk, error)  # noqa: TRY400
+        await database.ask(_fail, claimed, str(error))
+        return None
+    if claimed.cancel_requested:
+        run.abort()
+    if started is not None:
+        started(run)
+    stream = AsyncRunStream(run)
+    async with stream:
+        async for _ in stream:
+            pass
+    return stream.run
+
+
+def _run_of(claimed: DurableRun, found: Found, call: Call | None) -> Run:
+    request = claimed.request
+    agent = registry.get(claimed.agent)(**request["config"])
+    options = restored(request["options"])
+    if found.recorded is not None:
+        further = {name: value for name, value in options.items() if name not in FIXED}
+        run = run_from(agent, found.recorded, further, call)
+    else:
+        options = options | {"user": found.user}
+        run = run_for(agent, request["said"], options, call, journal=DurableJournal())
+        run.uuid = claimed.pk
+    run.journal.hold(claimed)  # type: ignore[attr-defined]  # as both are durable
+    return run
+
+
+def _found(claimed: DurableRun) -> Found:
+    trace = Trace.objects.using(claimed._state.db).prefetch_related("spans").get(pk=claimed.pk)
+    user = user_of(trace)
+    return Found(trace, user, recorded_of(trace, user) if trace.opening_json else None)
+
+
+def _leave(claimed: DurableRun) -> None:
+    rows = DurableRun.objects.using(claimed._state.db)
+    if rows.give_back(claimed.pk, claimed.token, LATER):
+        Trace.objects.filter(pk=claimed.pk).update(status=Trace.Status.QUEUED)
+
+
+def _fail(claimed: DurableRun, reason: str) -> None:
+    rows = DurableRun.objects.using(claimed._state.db)
+    if rows.rest(claimed.pk, claimed.token):
+        Trace.objects.using(claimed._state.db).filter(pk=claimed.pk).update(
+            status=Trace.Status.FAILED,
+            stop_reason="error",
+            error=reason,
+            ended_at=timezone.now(),
+        )

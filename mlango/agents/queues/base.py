@@ -1,0 +1,16 @@
+"""The base of all queues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mlango.models import DurableRun
+
+
+class Queue:
+    """Override ``ring``: have some process call ``execute_now(run.pk)``, or claim it."""
+
+    def ring(self, run: DurableRun) -> None:
+        """Tell that a run is due. May raise; may be called twice for one run."""
+        raise NotImplementedError
