@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         WindowMemory,
     )
     from mlango.agents.providers import RecordingProvider, ReplayProvider
+    from mlango.agents.schedules import Cron, Target
     from mlango.agents.scopes import scope
     from mlango.agents.toolsets.builtin import current_date, day_name, http_request
     from mlango.agents.traces import get_trace, recent_traces
@@ -81,6 +82,7 @@ __all__ = [
     "Compacted",
     "Compaction",
     "Context",
+    "Cron",
     "DenyTopics",
     "Durable",
     "Event",
@@ -120,6 +122,7 @@ __all__ = [
     "Started",
     "Steered",
     "StepFinished",
+    "Target",
     "TextChunk",
     "Thinking",
     "Tool",
@@ -159,6 +162,7 @@ _MODULES = {
     ],
     "mlango.agents.providers": ["RecordingProvider", "ReplayProvider"],
     "mlango.agents.toolsets.builtin": ["current_date", "day_name", "http_request"],
+    "mlango.agents.schedules": ["Cron", "Target"],
     "mlango.agents.scopes": ["scope"],
     "mlango.agents.traces": ["get_trace", "recent_traces"],
     "mlango.core.context": ["Context"],

@@ -103,6 +103,7 @@ class Options:
     handoffs: tuple[Any, ...] = ()
     max_subagent_depth: int = 1
     durable: Durable | bool = False
+    schedule: tuple[Any, ...] = ()
     tracing: bool = UNSET
     capture_content: bool = UNSET
     disclose_errors: bool = False
@@ -137,8 +138,9 @@ SEQUENCES = (
     "tags",
     "subagents",
     "handoffs",
+    "schedule",
 )
-OWN = ("abstract", "app_label", "verbose_name", "description")  # not inherited
+OWN = ("abstract", "app_label", "verbose_name", "description", "schedule")  # not inherited
 
 
 def read_meta(owner: str, meta: type | None) -> dict[str, Any]:
@@ -175,6 +177,8 @@ def build(owner: str, bases: list[Options], meta: type | None, derived: dict[str
             if name not in OWN and getattr(base, name) != getattr(default, name)
         }
     values |= read_meta(owner, meta)
+    if is_schedule(values.get("schedule")):
+        values["schedule"] = (values["schedule"],)
     values = derived | values
     check(owner, values)
     if "permissions" in values:
@@ -196,6 +200,11 @@ def check(owner: str, values: dict[str, Any]) -> None:
 def is_count(value: Any) -> bool:
     """Return whether a value is a whole number above zero."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def is_schedule(value: Any) -> bool:
+    """Return whether a value says when it is due, as ``Cron`` does."""
+    return callable(getattr(value, "due", None))
 
 
 def _sequence(value: Any) -> bool:
@@ -240,6 +249,10 @@ _RULES: dict[str, tuple[Any, str]] = {
     "subagents": (_sequence, "a list of agents, or of their labels"),
     "handoffs": (_sequence, "a list of agents, or of their labels"),
     "max_subagent_depth": (is_count, "a positive number"),
+    "schedule": (
+        lambda value: _sequence(value) and all(map(is_schedule, value)),
+        "Cron(...) or a list of them",
+    ),
     "thinking": _one_of((None, UNSET, *THINKING)),
     "effort": _one_of((None, *EFFORTS)),
     "steering_mode": _one_of(STEERING_MODES),
