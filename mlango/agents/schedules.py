@@ -81,7 +81,7 @@ class Cron:
         if self._targets is None:
             return (Target(),)
         found = import_string(self._targets) if isinstance(self._targets, str) else self._targets
-        return found()  # type: ignore[no-any-return]
+        return found()
 
     def last(self, now: datetime, time_zone: str = "") -> datetime:
         """Return when it was last due, which may be now."""

@@ -14,13 +14,13 @@ from django.db import DatabaseError, InterfaceError
 
 from mlango.agents.execution import carry_on
 from mlango.agents.queues.database import Bell
+from mlango.agents.rounds import go_round_alone
 from mlango.conf import settings
 from mlango.core.run import Run
 from mlango.models import DurableRun
 from mlango.models.durable import DEFAULT_QUEUE
 from mlango.runtime import database
 from mlango.runtime.leases import worker_name
-from mlango.runtime.sweep import sweep
 from mlango.runtime.writer import writer
 
 logger = logging.getLogger("mlango.durable")
@@ -122,8 +122,7 @@ class Worker:
         if monotonic() - self._swept < SWEEP:
             return
         self._swept = monotonic()
-        alias = database.alias()
-        await asyncio.wrap_future(writer.send(alias, partial(sweep, alias)))
+        await asyncio.to_thread(go_round_alone)
 
     def _start(self, claimed: DurableRun) -> None:
         task = asyncio.get_running_loop().create_task(self._do(claimed))

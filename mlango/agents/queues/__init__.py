@@ -25,6 +25,7 @@ logger = logging.getLogger("mlango.durable")
 
 BUILT_IN = {
     "immediate": "mlango.agents.queues.immediate.ImmediateQueue",
+    "celery": "mlango.agents.queues.celery.CeleryQueue",
     "worker": "mlango.agents.queues.database.DatabaseQueue",
 }
 

@@ -1,0 +1,123 @@
+"""What is looked after from time to time, by whichever process does runs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from django.db import DatabaseError, InterfaceError, connections
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from mlango.agents.queues import ring
+from mlango.conf import settings
+from mlango.exceptions import IdempotencyConflict, MlangoError
+from mlango.models import DurableRun
+from mlango.runtime import database
+from mlango.runtime.registry import registry
+from mlango.runtime.sweep import sweep
+
+if TYPE_CHECKING:
+    from mlango.agents.agent import Agent
+    from mlango.agents.schedules import Cron, Firing
+
+logger = logging.getLogger("mlango.durable")
+
+OVERDUE = timedelta(seconds=5)  # what a bell that was heard takes at most to be answered
+MANY = 200  # runs to ring for in one round
+
+
+class Clock:
+    """Begins what the schedules of all agents say, and remembers what it has begun."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def fire(self, now: datetime) -> int:
+        """Enqueue what is due and was not seen yet; return how many firings there were.
+
+        Each has a key, so that however many processes look, one run comes of it.
+        """
+        seen, fired = set(), 0
+        for agent, name, schedule in _schedules():
+            for firing in _due(schedule, name, now):
+                seen.add(firing.key)
+                if firing.key not in self._seen:
+                    _enqueue(agent, schedule, firing)
+                    fired += 1
+        self._seen = seen
+        return fired
+
+
+clock = Clock()
+
+
+def go_round() -> None:
+    """Have runs go on that wait for nobody any more, and begin those that are due by the clock."""
+    sweep(database.alias())
+    clock.fire(timezone.now())
+
+
+def go_round_alone() -> None:
+    """Go round in a thread that is used for nothing else, and leave no connection in it."""
+    try:
+        go_round()
+    finally:
+        connections.close_all()
+
+
+def _schedules() -> Iterator[tuple[type[Agent], str, Cron]]:
+    for agent in registry.all():
+        for number, schedule in enumerate(agent._meta.schedule):
+            yield agent, f"{agent._meta.label} {number}", schedule
+
+
+def _due(schedule: Cron, name: str, now: datetime) -> list[Firing]:
+    try:
+        return list(schedule.due(name, now))
+    except (DatabaseError, InterfaceError):
+        raise
+    except Exception:  # the project's own function is called here
+        logger.exception("The schedule %s does not say when it is due.", name)
+        return []
+
+
+def _enqueue(agent: type[Agent], schedule: Cron, firing: Firing) -> None:
+    try:
+        agent().enqueue(schedule.message, idempotency_key=firing.key, **firing.options)
+    except IdempotencyConflict:  # it fired before the schedule was changed
+        pass
+    except MlangoError:
+        logger.exception("The run %s could not be begun.", firing.key)
+
+
+def ring_for_overdue() -> int:
+    """Ring again for runs that are due and that nobody came for; return how many there were."""
+    late = DurableRun.objects.using(database.alias()).filter(due_at__lte=Now() - OVERDUE)
+    runs = list(late.order_by("-priority", "due_at")[:MANY])
+    for run in runs:
+        ring(run)
+    return len(runs)
+
+
+class Rounds(threading.Thread):
+    """Goes round, and rings for what is overdue, beside workers that only come when called."""
+
+    def __init__(self) -> None:
+        super().__init__(name="mlango-rounds", daemon=True)
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.wait(settings.LEASE_SECONDS / 2):
+            try:
+                ring_for_overdue()
+                go_round_alone()
+            except (DatabaseError, InterfaceError) as error:
+                logger.warning("The database cannot be asked: %s", type(error).__name__)
+
+    def stop(self) -> None:
+        """End after the round that goes on."""
+        self._ended.set()

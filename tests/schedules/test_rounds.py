@@ -1,0 +1,118 @@
+"""Schedules are fired by whoever looks, once."""
+
+import asyncio
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from mlango.agents import Agent, Cron
+from mlango.agents.queues import Queue
+from mlango.agents.rounds import Clock, Rounds, ring_for_overdue
+from mlango.agents.worker import Worker
+from mlango.models import DurableRun, Trace
+from tests.durable.agents import Planned, plan
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Heard(Queue):
+    """Remembers what it was told."""
+
+    rung = []
+
+    def ring(self, run):
+        self.rung.append(run.pk)
+
+
+def at(text):
+    return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo("UTC"))
+
+
+def morning(*schedules):
+    class Morning(Agent):
+        class Meta:
+            app_label = "schedules"
+            provider = Planned()
+            model = "planned/one"
+            durable = True
+            schedule = schedules
+
+    return Morning
+
+
+def cron(expression="0 8 * * *", **options):
+    return Cron(expression, plan("Good morning."), time_zone="UTC", **options)
+
+
+def test_however_many_look_one_run_comes_of_it():
+    morning(cron())
+
+    first, second = Clock(), Clock()
+    for minute in range(3):
+        first.fire(at(f"2026-12-02 08:0{minute}"))
+        second.fire(at(f"2026-12-02 08:0{minute}"))
+
+    assert Trace.objects.get().status == "queued"
+
+
+def test_each_firing_is_a_run():
+    morning(cron(), cron("30 8 * * *"))
+    clock = Clock()
+
+    fired = [clock.fire(at(f"2026-12-0{day} 08:30")) for day in (2, 3)]
+
+    assert fired == [2, 2]
+    assert Trace.objects.count() == 4
+
+
+def test_a_schedule_that_was_changed_does_not_fire_again():
+    morning(cron())
+    Clock().fire(at("2026-12-02 08:00"))
+    morning(cron(metadata={"now": "with more"}))
+
+    Clock().fire(at("2026-12-02 08:01"))
+
+    assert Trace.objects.count() == 1
+
+
+def test_a_schedule_that_fails_keeps_no_other_from_firing(caplog):
+    def targets():
+        raise LookupError("no such table")
+
+    morning(cron(targets=targets), cron("30 8 * * *"))
+
+    assert Clock().fire(at("2026-12-02 08:30")) == 1
+    assert "The schedule schedules.Morning 0 does not say when it is due." in caplog.text
+
+
+def test_a_worker_does_what_is_due_by_the_clock():
+    morning(cron("* * * * *"))
+
+    asyncio.run(Worker().work(until_idle=True))
+
+    trace = Trace.objects.get()
+    assert (trace.status, trace.output) == ("finished", "Good morning.")
+
+
+def test_it_is_rung_again_for_what_nobody_came_for(settings):
+    settings.MLANGO = {"QUEUE": f"{__name__}.Heard"}
+    morning(cron())
+    Clock().fire(at("2026-12-02 08:00"))
+    Heard.rung.clear()
+
+    assert ring_for_overdue() == 0  # it was only just enqueued
+    DurableRun.objects.update(due_at=at("2026-12-02 08:00"))
+    assert ring_for_overdue() == 1
+
+    assert Heard.rung == [Trace.objects.get().pk]
+
+
+def test_rounds_end_when_they_are_told_to():
+    rounds = Rounds()
+    rounds.start()
+
+    rounds.stop()
+    rounds.join(10)
+
+    assert not rounds.is_alive()
