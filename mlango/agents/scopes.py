@@ -72,9 +72,10 @@ def fetch(context: Context, reference: Reference, key: Any) -> Any:
 
 
 def _row(rows: Any, reference: Reference, key: Any) -> Any:
+    # A TypeError is a mistake in the scope, such as rows that were sliced.
     try:
         found = rows.filter(**{reference.field: key}).first()
-    except (TypeError, ValueError, OverflowError, ValidationError):
+    except (ValueError, OverflowError, ValidationError):
         found = None
     if found is None:
         raise ToolError(f"There is no {reference.noun} with the {reference.label} {key!r}.")

@@ -36,10 +36,19 @@ def check_session_id(session_id: str) -> None:
 
 
 def owner_key(user: Any) -> str:
-    """Return who owns a session or a trace: a user's primary key as text, "" for nobody."""
+    """Return who owns a session or a trace: a user's primary key as text, "" for nobody.
+
+    Raises Misused for a user that was never saved, as all of those would be one.
+    """
     if user is None or not getattr(user, "is_authenticated", True):
         return ""
-    return str(getattr(user, "pk", user))
+    key = getattr(user, "pk", user)
+    if key is None:
+        raise Misused(
+            f"The user {user!r} was never saved, so nothing can belong to it. Save it first, or "
+            f"pass None for nobody."
+        )
+    return str(key)
 
 
 class History(list[Message]):

@@ -8,7 +8,7 @@ from typing import Any
 
 from mlango.core.durability import Durable
 from mlango.core.limits import Limits
-from mlango.core.policy import Rule, rules_of
+from mlango.core.policy import Rule, is_permission, rules_of
 from mlango.core.quota import Quota
 from mlango.core.retry import Retry
 from mlango.core.values import dumps
@@ -268,7 +268,7 @@ _RULES: dict[str, tuple[Any, str]] = {
     ),
     "guardrails": (_sequence, "a list of guardrails"),
     "permission": (
-        lambda value: value == "" or (isinstance(value, str) and value.count(".") == 1),
+        lambda value: value == "" or is_permission(value),
         "a Django permission such as 'shop.use_support'",
     ),
     "permissions": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +18,11 @@ EFFECTS = (DENY, ASK, ALLOW)
 
 # Called with the arguments as a dict and, if it takes two, the Context. May be async.
 When = Callable[..., Any]
+
+
+def is_permission(value: Any) -> bool:
+    """Return whether a value is a Django permission: ``app_label.codename``."""
+    return isinstance(value, str) and bool(re.fullmatch(r"[^\s.]+\.[^\s.]+", value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,7 @@ class Approval:
     expires: timedelta | None = None
 
     def __post_init__(self) -> None:
-        if self.permission and self.permission.count(".") != 1:
+        if self.permission != "" and not is_permission(self.permission):
             raise Misconfigured(
                 f"Approval(permission={self.permission!r}): a permission is "
                 f"'app_label.codename', such as 'shop.refund_order'."

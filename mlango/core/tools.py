@@ -17,6 +17,7 @@ from typing import Any, overload
 
 from mlango.core.context import Context
 from mlango.core.dialects import adapt_schema
+from mlango.core.policy import is_permission
 from mlango.core.results import ToolResult, render
 from mlango.core.schema import Parameters
 from mlango.core.signature import in_class_body, kind_of, name_of, read, target
@@ -151,10 +152,6 @@ def _check_name(name: Any) -> None:
     )
 
 
-def _is_permission(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and value.count(".") == 1)
-
-
 def _is_approval(value: Any) -> bool:
     return isinstance(value, bool) or not isinstance(value, str | bytes | int | float)
 
@@ -173,7 +170,10 @@ def _are_tags(value: Any) -> bool:
 OPTION_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "description": (lambda value: isinstance(value, str), "text"),
     "strict": (lambda value: isinstance(value, bool), "True or False"),
-    "permission": (_is_permission, "a Django permission such as 'shop.change_order', or None"),
+    "permission": (
+        lambda value: value is None or is_permission(value),
+        "a Django permission such as 'shop.change_order', or None",
+    ),
     "approval": (_is_approval, "an Approval, a function, True, False or None"),
     "effect": (lambda value: value in EFFECTS, f"one of {', '.join(EFFECTS)}"),
     "timeout": (_is_timeout, "a positive number of seconds, or None for the setting"),

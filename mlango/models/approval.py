@@ -44,6 +44,18 @@ class ApprovalQuerySet(OwnedQuerySet["Approval"]):
         in_time = Q(expires_at__isnull=True) | Q(expires_at__gt=Now())
         return self.filter(in_time, status=Approval.Status.PENDING)
 
+    def decidable_by(self, user: Any) -> ApprovalQuerySet:
+        """Return those about which a user may decide, as ``may_decide()`` says of each."""
+        key = owner_key(user)
+        if not key or not getattr(user, "is_active", False):
+            return self.none()
+        own, sign_in = Q(owner_key=key), Q(kind=Approval.Kind.SIGN_IN)
+        asked_for = self.exclude(permission="").order_by().values_list("permission", flat=True)
+        held = [each for each in asked_for.distinct() if user.has_perm(each)]
+        may_any = Q(permission="") if user.has_perm(DECIDE_ANY) else Q(pk__in=())
+        others = Q(permission__in=held) | (Q(permission="") & own) | may_any
+        return self.filter((sign_in & own) | (~sign_in & others & ~(Q(four_eyes=True) & own)))
+
     def expire(self) -> int:
         """Mark those whose time is over; return how many there were."""
         late = self.filter(status=Approval.Status.PENDING, expires_at__lte=Now())

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import PermissionDenied
+from django.db.models import Q
 from django.http.response import HttpResponseBase
 
 from mlango.core.memory import owner_key
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from mlango.serve.policy import Policy
 
 ID = re.compile("[0-9a-f]{32}")
+LISTED = 100  # as many at a time, so that the answer stays small
+DEEPEST = 16  # how deep sub-agents are looked for: each level is a join
 # The fields of a decision and their types; the first two must be there.
 FIELDS: dict[str, type] = {"approval": str, "decision": str, "note": str, "arguments": dict}
 
@@ -51,9 +54,21 @@ async def decide(visit: Visit) -> HttpResponseBase:
 
 
 def open_to(visit: Visit) -> list[dict[str, Any]]:
-    """Return the open approvals of the agent that the user may decide, oldest first."""
-    rows = Approval.objects.open().select_related("trace").order_by("created_at")
-    return [row.describe() for row in rows if row.may_decide(visit.user) and _is_of(visit, row)]
+    """Return the oldest open approvals of the agent that the user may decide."""
+    rows = Approval.objects.open().decidable_by(visit.user).order_by("created_at")
+    if visit.agent is not None:
+        rows = rows.filter(_of(visit.agent))
+    return [row.describe() for row in rows[:LISTED]]
+
+
+def _of(agent: Agent) -> Q:
+    """Return which approvals are of the agent, or of a sub-agent that works for it."""
+    label, run = agent._meta.label, "trace"
+    found = Q(agent=label)
+    for _ in range(min(agent._meta.max_subagent_depth, DEEPEST)):
+        run += "__parent"
+        found |= Q(**{f"{run}__agent": label, f"{run}__parent": None})
+    return found
 
 
 def _is_of(visit: Visit, row: Approval) -> bool:

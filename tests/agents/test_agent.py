@@ -2,9 +2,10 @@
 
 import pytest
 
-from mlango.agents import Agent, BufferMemory, NullMemory, fields, tool
+from mlango.agents import Agent, Approval, BufferMemory, NullMemory, fields, tool
 from mlango.agents.providers import ScriptedProvider, ToolCall
-from mlango.exceptions import Misconfigured, Misused, UnknownAgent
+from mlango.exceptions import Misconfigured, Misused, ToolDefinitionError, UnknownAgent
+from mlango.models import Session
 from mlango.runtime.registry import Registry
 
 
@@ -208,6 +209,17 @@ def test_a_session_belongs_to_its_user(db, django_user_model):
     assert len(provider.calls[0].messages) == 1
 
 
+def test_a_user_who_was_never_saved_owns_nothing_and_is_told_so(db, django_user_model):
+    class Support(Agent):
+        class Meta:
+            provider = ScriptedProvider(["Hi."])
+
+    unsaved = django_user_model(username="ann")
+    with pytest.raises(Misused, match=r"User: ann> was never saved.*Save it first"):
+        Support().run("hi", session_id="s1", user=unsaved)
+    assert not Session.objects.exists()
+
+
 def test_a_null_memory_forgets():
     assert NullMemory().load(None) == []
 
@@ -240,6 +252,23 @@ def test_two_agents_modules_may_not_use_one_label():
     assert registry._agents["tests.Known"].__module__ == "tests.shop.agents"
     with pytest.raises(Misconfigured, match=r"Two agents have the label 'tests\.Known'"):
         registry.register(declared("tests.other.agents"))
+
+
+@pytest.mark.parametrize("wrong", [".", "shop.", ".pay", "shop", "a.b.c", "shop. pay", 5])
+def test_a_permission_has_an_app_and_a_codename_wherever_it_stands(wrong):
+    with pytest.raises(ToolDefinitionError, match="a Django permission such as"):
+
+        @tool(permission=wrong)
+        def look() -> str:
+            """Look."""
+
+    with pytest.raises(Misconfigured, match=r"'app_label\.codename'"):
+        Approval(permission=wrong)
+    with pytest.raises(Misconfigured, match="a Django permission such as"):
+
+        class Desk(Agent):
+            class Meta:
+                permission = wrong
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

@@ -2,14 +2,18 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from datetime import timedelta
+from itertools import product
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import Permission
+from django.contrib.auth.models import AnonymousUser, Permission
 from django.core.exceptions import PermissionDenied
-from django.db import connections
+from django.db import connection, connections
 from django.utils import timezone
 
 from mlango.agents import (
@@ -72,6 +76,25 @@ def boss():
     user = get_user_model().objects.create_user("boss")
     user.user_permissions.add(Permission.objects.get(codename="decide_approval"))
     return get_user_model().objects.get(pk=user.pk)
+
+
+def at_once(function, refusal, threads=20):
+    """Call a function with a number in many threads; return the numbers that it did not refuse."""
+    barrier = threading.Barrier(threads, timeout=60)
+
+    def work(number):
+        try:
+            connection.ensure_connection()
+            barrier.wait()
+            function(number)
+        except refusal:
+            return []
+        finally:
+            connections.close_all()
+        return [number]
+
+    with ThreadPoolExecutor(threads) as pool:
+        return [number for won in pool.map(work, range(threads)) for number in won]
 
 
 def call(name="refund", id="call_1", **arguments):
@@ -323,30 +346,51 @@ class TestWhoMayDecide:
         with pytest.raises(PermissionDenied, match=who):
             row.approve(by=get_user_model()(pk=2))
 
-    def test_one_of_many_at_once_decides(self, ann):
+    def test_one_of_twenty_at_once_decides(self, ann):
         run = wait(ann)
-        barrier = threading.Barrier(8)
-        won, lost = [], []
+        row = Row.objects.get()
 
         def decide(number):
-            try:
-                row = Row.objects.get()
-                barrier.wait()
-                (row.approve if number % 2 else row.reject)(by=ann)
-                won.append(number)
-            except AlreadyDecided:
-                lost.append(number)
-            finally:
-                connections.close_all()
+            decider = copy(row)
+            (decider.approve if number % 2 else decider.reject)(by=ann)
 
-        threads = [threading.Thread(target=decide, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert (len(won), len(lost)) == (1, 7)
+        won = at_once(decide, AlreadyDecided)
+        assert len(won) == 1
         go_on(run)
         assert len(refunds) == won[0] % 2
+
+    def test_twenty_who_go_on_at_once_run_the_call_once(self, ann):
+        run = wait(ann)
+        row = Row.objects.get()
+
+        def approve_and_go_on(number):
+            with suppress(AlreadyDecided):
+                copy(row).approve(by=ann)
+            go_on(run)
+
+        assert len(at_once(approve_and_go_on, Misused)) == 1
+        assert refunds == [(7, 10)]
+        assert Trace.objects.get().status == "finished"
+
+    def test_the_rows_that_somebody_may_decide_are_those_of_which_each_says_so(self, ann, boss):
+        keeper = get_user_model().objects.create_user("keeper")
+        keeper.user_permissions.add(Permission.objects.get(codename="delete_user"))
+        gone = get_user_model().objects.create_superuser("gone", is_active=False)
+        root = get_user_model().objects.create_superuser("root")
+        trace = wait(ann).trace
+        for kind, permission, four_eyes, owner in product(
+            ("tool", "question", "sign_in"),
+            ("", "auth.delete_user", "auth.add_user"),
+            (True, False),
+            ("", str(ann.pk), str(keeper.pk), str(root.pk)),
+        ):
+            fields = {"permission": permission, "four_eyes": four_eyes, "owner_key": owner}
+            Row.objects.create(trace=trace, kind=kind, agent="a", tool="t", **fields)
+        rows = Row.objects.all()
+        for user in (ann, boss, keeper, root, gone, AnonymousUser(), None):
+            mine = {row.pk for row in rows if row.may_decide(user)}
+            assert {row.pk for row in rows.decidable_by(user)} == mine
+        assert 0 < rows.decidable_by(keeper).count() < rows.count()
 
 
 class TestGoingOn:

@@ -6,6 +6,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group, Permission
 from django.db import models
+from django.test import override_settings
 
 from mlango.agents import Agent, Context, Lookup, scope, tool
 from mlango.agents.providers import ScriptedProvider, ToolCall
@@ -181,3 +182,17 @@ def test_a_check_names_a_model_without_a_scope():
         registry._agents.pop("control.Desk", None)
     assert {message.id for message in found} == {"mlango.W013"}
     assert "@scope(Group)" in found[0].hint
+
+
+def test_a_scope_that_returns_sliced_rows_is_told_as_a_mistake(groups, ann):
+    @scope(Group)
+    def sliced(user):
+        return Group.objects.all()[:1]
+
+    turns = [[ToolCall("", "members", {"group": groups[0].pk})], "ok"]
+    desk = Desk()
+    with override_settings(DEBUG=True):
+        run = desk.run("hi", user=ann, provider=ScriptedProvider(turns))
+    [result] = run.tool_results
+    assert result.error_type == "TypeError"
+    assert "slice" in result.content

@@ -244,6 +244,21 @@ def test_a_call_of_a_sub_agent_is_decided_and_its_lead_goes_on(ann, where):
     assert (run["status"], run["output"]) == ("finished", "Done.")
 
 
+def test_a_long_list_is_cut_and_takes_few_queries(waiting, django_assert_max_num_queries):
+    client, approval = waiting
+    row = Row.objects.get()
+    copies = [Row(**{**row_fields(row), "uuid": f"{number:032x}"}) for number in range(120)]
+    Row.objects.bulk_create(copies)
+    with django_assert_max_num_queries(6):
+        listed = client.get("/desk/approvals/").json()["approvals"]
+    assert len(listed) == 100
+    assert listed[0]["approval"] == approval
+
+
+def row_fields(row):
+    return {field.attname: getattr(row, field.attname) for field in row._meta.concrete_fields}
+
+
 def test_an_unknown_approval_is_not_found(ann):
     response = decide(client_of(ann), approval="0" * 32, decision="approve")
     assert response.status_code == 404
