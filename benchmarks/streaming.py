@@ -25,12 +25,12 @@ from mlango.agents import Agent
 from mlango.agents.providers import ScriptedProvider
 from mlango.core.log import Places
 from mlango.core.provider import Completion
-from mlango.serve import sse
+from mlango.serve import sse, streaming
 from mlango.serve.direct import Direct
 
 WORDS = 200
 TOKEN = "a" * 32
-HEADERS = [(name.lower().encode(), value.encode()) for name, value in sse.HEADERS.items()]
+HEADERS = [(name.lower().encode(), value.encode()) for name, value in streaming.HEADERS.items()]
 HEADERS.append((b"content-type", b"text/event-stream"))
 
 

@@ -100,16 +100,21 @@ async def once(
     """Run, or return the run that was asked for by the same idempotency key before."""
     raise_on_error = options.get("raise_on_error", True)
     run = run_for(agent, message, options, call)
-    row = _row(agent, run, options, here=True)
-    twin = await database.ask(twin_of, trace_of(run), row)
+    twin = await twin_for(run, options)
     if twin is None:
         try:
             return await result_of(AsyncRunStream(run), raise_on_error=raise_on_error)
         except IdempotencyConflict:
-            twin = await database.ask(twin_of, trace_of(run), row)
+            twin = await twin_for(run, options)
             if twin is None:
                 raise
     return await outcome_of(agent, twin.pk, call, raise_on_error=raise_on_error)
+
+
+async def twin_for(run: Run, options: dict[str, Any]) -> DurableRun | None:
+    """Return the run that was asked for by the key of this one before it; see ``twin_of``."""
+    row = _row(run.agent, run, options, here=True)
+    return await database.ask(twin_of, trace_of(run), row)
 
 
 async def outcome_of(

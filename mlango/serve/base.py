@@ -18,6 +18,7 @@ from mlango.core.memory import owner_key
 from mlango.serve import body
 from mlango.serve.body import FORM_TYPE, JSON_TYPE
 from mlango.serve.gate import Endpoint, is_asgi
+from mlango.serve.idempotency import key_of
 from mlango.serve.limits import admitted
 from mlango.serve.problems import Problem
 from mlango.serve.renderers import renderers
@@ -53,11 +54,12 @@ class Ask(Visit):
     session_id: str = ""
     files: Sequence[Any] = ()
     images: Sequence[Any] = ()
+    idempotency_key: str | None = None
 
     @property
     def options(self) -> dict[str, Any]:
         """The options of the run; sessions and traces belong to the user."""
-        names = ("user", "request", "session_id", "files", "images")
+        names = ("user", "request", "session_id", "files", "images", "idempotency_key")
         return {name: getattr(self, name) for name in names}
 
 
@@ -74,7 +76,9 @@ def view(
     async def asked(visit: Visit) -> HttpResponseBase:
         fields = await body.asked(visit.request)
         check_session(visit, fields)
-        return await admitted(answer, Ask(agent, visit.request, visit.user, **fields))
+        key = key_of(visit)
+        ask = Ask(agent, visit.request, visit.user, **fields, idempotency_key=key)
+        return await admitted(answer, ask)
 
     return visited(
         asked,

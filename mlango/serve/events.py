@@ -16,7 +16,7 @@ from mlango.serve.direct import streams
 from mlango.serve.limits import counted
 from mlango.serve.owned import own_trace
 from mlango.serve.renderers import EventStreamRenderer
-from mlango.serve.sse import HEARTBEAT, Frames, frame, streaming, with_heartbeats
+from mlango.serve.streaming import HEARTBEAT, Frames, frame, streaming, with_heartbeats
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
@@ -38,7 +38,11 @@ def endpoint(agent: Agent | None, policy: Policy) -> View:
 async def answer(visit: Visit) -> HttpResponseBase:
     """Return the events of the run that the URL names, behind the one that was read last."""
     trace = await in_thread(own_trace, visit)
-    reader = Reader(trace.uuid, cursor_of(visit))
+    return await followed_by(visit, Reader(trace.uuid, cursor_of(visit)))
+
+
+async def followed_by(visit: Visit, reader: Reader) -> HttpResponseBase:
+    """Return what a reader finds in the log of a run that the user may read."""
     if visit.is_async:
         ask = await asker_of(reader.alias)
         await aknown(reader, ask)

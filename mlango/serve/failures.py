@@ -19,7 +19,7 @@ from django.http.multipartparser import MultiPartParserError
 from rest_framework import exceptions
 
 from mlango.core.values import dumps
-from mlango.exceptions import Misconfigured, Misused
+from mlango.exceptions import IdempotencyConflict, Misconfigured, Misused
 from mlango.serve.problems import Problem
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ def problem_of(error: Exception, view: Endpoint) -> Problem:
         return error
     if isinstance(error, Misused):
         return Problem(400, str(error))
+    if isinstance(error, IdempotencyConflict):
+        return Problem(409, str(error))
     if isinstance(error, Http404):
         return Problem(404, "There is no such page.")
     if isinstance(error, PermissionDenied):

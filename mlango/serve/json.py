@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.http import HttpResponse
 
+from mlango.core.run import LEFT
 from mlango.core.threads import in_thread
 from mlango.core.values import dumps
 from mlango.exceptions import ProviderError, RunError, SessionBusy
@@ -74,6 +75,8 @@ def problem_of(ask: Ask, error: RunError | SessionBusy) -> Problem:
     """Return what a client may know about a failed run; the log has the rest."""
     cause = error.__cause__ if type(error) is RunError else error
     trace = error.run.trace_uuid if error.run else ""
+    if cause is None:
+        return Problem(500, _told_again(error), id=trace)
     if isinstance(cause, SessionBusy):
         return Problem(409, str(cause), id=trace)
     label, name = ask.agent._meta.label, type(cause).__name__
@@ -81,3 +84,10 @@ def problem_of(ask: Ask, error: RunError | SessionBusy) -> Problem:
     if isinstance(cause, ProviderError):
         return Problem(502, f"The model did not answer ({name}).", id=trace)
     return Problem(500, f"The run failed with {name}.", id=trace)
+
+
+def _told_again(error: RunError | SessionBusy) -> str:
+    """Return what is left to tell of a run that did not fail here and now."""
+    if error.run is not None and error.run.status in LEFT:
+        return "Another process goes on with the run. Read it by its trace."
+    return "The run failed; its trace tells why."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlango.agents.requests import MAX_KEY
 from mlango.core.memory import SESSION_ID
 from mlango.models import Trace
 from mlango.serve.problems import CONTENT_TYPE
@@ -171,6 +172,14 @@ EXAMPLE = {"message": "Where is my order?", "session_id": "chat-1"}
 ALWAYS = (400, 401, 403, 406, 429, 500)
 POSTED = (413, 415)
 RUNS = (409, 502, 503)
+KEYED: dict[str, Schema] = {
+    "Idempotency-Key": {
+        **TEXT,
+        "minLength": 1,
+        "maxLength": MAX_KEY,
+        "description": "The same key with the same request is the same run.",
+    }
+}
 ANSWER = {
     "agent": "support.Support",
     "output": "It is on its way.",
@@ -197,6 +206,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         summary="Run the agent",
         description="Answers when the run has ended.",
         takes=ASKED,
+        headers=KEYED,
         answers={JSON: ref("AgentRun")},
         example=EXAMPLE,
         example_answer=ANSWER,
@@ -207,10 +217,11 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         summary="Run the agent and read its events",
         description=f"{FRAMES} Closing the connection stops the run.",
         takes=ASKED,
+        headers=KEYED,
         answers={EVENTS: ref("AgentEvent")},
         example=EXAMPLE,
         example_answer={"id": "0", "event": "started", "data": '{"kind": "started", "seq": 0}'},
-        problems=(*POSTED, 503),
+        problems=(*POSTED, 409, 503),
     ),
     ("events", "GET"): Operation(
         verb="events",

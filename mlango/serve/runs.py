@@ -164,9 +164,21 @@ async def answer_cancel(visit: Visit) -> HttpResponse:
     """Ask a run to stop; it ends in its own time, with all that it has done."""
     if body := body_of(visit.request):
         fields_of(parsed(body), {})
-    run = await in_thread(going_of, visit)
-    run.abort()
-    return accepted(run)
+    response: HttpResponse = await in_thread(cancelled, visit)
+    return response
+
+
+def cancelled(visit: Visit) -> HttpResponse:
+    """Stop the run that the URL names: a durable one in any process, any other in this one."""
+    run = own_running(visit)
+    if run is not None:
+        run.abort()
+        return accepted(run.uuid, run.status)
+    row = own_trace(visit)
+    if not hasattr(row, "durable") or not row.cancel():
+        raise not_going(row)
+    row.refresh_from_db(fields=["status"])
+    return accepted(row.uuid, row.status)
 
 
 async def answer_steer(visit: Visit) -> HttpResponse:
@@ -191,26 +203,38 @@ async def handed(visit: Visit, hand: Callable[[Run], None]) -> HttpResponse:
         hand(run)
     except Misused as error:  # it ended just now
         raise Problem(409, "The run has ended.") from error
-    return accepted(run)
+    return accepted(run.uuid, run.status)
 
 
 def going_of(visit: Visit) -> Run:
     """Return the run that the URL names; raise a Problem unless it goes on in this process."""
+    run = own_running(visit)
+    if run is None:
+        raise not_going(own_trace(visit))
+    return run
+
+
+def own_running(visit: Visit) -> Run | None:
+    """Return the run that the URL names, if it goes on in this process."""
     run = running(uuid_of(visit))
     # Its row may come a moment later.
-    if run is not None and is_own(visit, run):
-        return run
-    row = own_trace(visit)
+    return run if run is not None and is_own(visit, run) else None
+
+
+def not_going(row: Trace) -> Problem:
+    """Return the Problem of a run that cannot be told anything from here."""
     if row.status in GOING:
-        raise Problem(409, "The run goes on in another process, which cannot be told from here.")
+        return Problem(409, "The run goes on in another process, which cannot be told from here.")
     if row.status == Trace.Status.WAITING:
-        raise Problem(409, "The run waits for a person. Decide about its approvals.")
-    raise Problem(409, f"The run has ended ({row.status}).")
+        return Problem(409, "The run waits for a person. Decide about its approvals.")
+    if row.status == Trace.Status.QUEUED:
+        return Problem(409, "The run waits for a process to do it. It can only be stopped.")
+    return Problem(409, f"The run has ended ({row.status}).")
 
 
-def accepted(run: Run) -> HttpResponse:
+def accepted(trace: str, status: str) -> HttpResponse:
     """Return that a run was told."""
-    response = document({"trace": run.uuid, "status": run.status})
+    response = document({"trace": trace, "status": status})
     response.status_code = 202
     return response
 

@@ -92,6 +92,18 @@ def test_the_document_is_valid_and_names_types_errors_and_ways_to_log_in(documen
     assert set(COMPONENTS) <= set(document["components"]["schemas"])
 
 
+@pytest.mark.parametrize("kind", ["run", "stream"])
+def test_the_header_that_makes_a_request_one_run_is_described(document, kind):
+    [header] = document["paths"][f"/asked/{kind}/"]["post"]["parameters"]
+
+    assert (header["name"], header["in"], header.get("required")) == (
+        "Idempotency-Key",
+        "header",
+        None,
+    )
+    assert header["schema"]["maxLength"] == 255
+
+
 def test_every_operation_has_an_id_of_its_own(document):
     ids = [
         operation["operationId"]

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.test import TestCase, modify_settings, override_settings
 
 from mlango.models import Session, Trace
-from mlango.serve import sse
+from mlango.serve import sse, streaming
 from tests.serve.site import Posting, Slow, events_of, leave, make_user, served
 
 
@@ -129,7 +129,7 @@ class AsyncStreamTests(TestCase):
     async def test_heartbeats_come_while_nothing_happens(self):
         parts = []
 
-        with mock.patch.object(sse, "HEARTBEAT_SECONDS", 0):
+        with mock.patch.object(streaming, "HEARTBEAT_SECONDS", 0):
             async with aclosing(sse.frames_of(Slow().astream("hi"))) as frames:
                 async for part in frames:
                     parts.append(part)
