@@ -5,6 +5,10 @@ import ipaddress
 import os
 import socket
 
+import pytest
+from asgiref.sync import SyncToAsync
+from django.db import connections
+
 # The settings of the shell that runs the tests are not the settings under test.
 for name in [name for name in os.environ if name.startswith("MLANGO_")]:
     if not name.startswith("MLANGO_TEST_"):
@@ -54,3 +58,10 @@ def host_of_lookup(host, *args, **kwargs):
 socket.socket.connect = only_here(socket.socket.connect, host_of_socket)
 socket.socket.connect_ex = only_here(socket.socket.connect_ex, host_of_socket)
 socket.getaddrinfo = only_here(socket.getaddrinfo, host_of_lookup)
+
+
+@pytest.fixture(autouse=True)
+def no_connection_is_left_behind():
+    """Close what an AsyncClient opened in asgiref's thread; a server closes it by itself."""
+    yield
+    SyncToAsync.single_thread_executor.submit(connections.close_all).result()

@@ -47,6 +47,21 @@ class Portal:
 portal = Portal()
 
 
+def fulfil(
+    future: Future[T], function: Callable[..., T], /, *args: Any, **kwargs: Any
+) -> BaseException | None:
+    """Call a function for a future, unless that was cancelled; return what it raised."""
+    if not future.set_running_or_notify_cancel():
+        return None
+    try:
+        result = function(*args, **kwargs)
+    except BaseException as error:
+        future.set_exception(error)
+        return error
+    future.set_result(result)
+    return None
+
+
 class Caller(Executor):
     """Runs the blocking work of one run in the thread that waits for it."""
 
@@ -58,16 +73,9 @@ class Caller(Executor):
         future: Future[T] = Future()
 
         def work() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = fn(*args, **kwargs)
-            except BaseException as error:
-                future.set_exception(error)
-                if self._interrupted:
-                    raise
-            else:
-                future.set_result(result)
+            error = fulfil(future, fn, *args, **kwargs)
+            if error is not None and self._interrupted:
+                raise error
 
         self._work.put(work)
         return future

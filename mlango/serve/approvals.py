@@ -13,6 +13,7 @@ from mlango.core.memory import owner_key
 from mlango.core.threads import in_thread
 from mlango.exceptions import AlreadyDecided, Misused, did_you_mean
 from mlango.models import Approval
+from mlango.runtime.database import ask
 from mlango.runtime.registry import registry
 from mlango.serve.base import View, Visit, visited
 from mlango.serve.body import body_of, parsed
@@ -143,7 +144,7 @@ def _decide(row: Approval, user: Any, fields: dict[str, Any]) -> None:
 
 async def gone_on(visit: Visit, row: Approval) -> AgentRun | None:
     """Go on with the run and return it; None if somebody else goes on with it already."""
-    agent, trace = await in_thread(whose, visit, row)
+    agent, trace = await ask(whose, visit, row)
     try:
         if visit.is_async:
             run: AgentRun = await agent.aresume(trace, raise_on_error=False)

@@ -98,10 +98,6 @@ class Direct:
         if not exchange.cancelled():
             exchange.result()
 
-    async def close(self) -> None:
-        """Close the connections that are kept for the next request."""
-        await self._keepers.close()
-
     async def _answer(
         self, match: ResolverMatch, scope: Scope, body: IO[bytes], send: Send
     ) -> None:

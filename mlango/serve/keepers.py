@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
 from asgiref.sync import ThreadSensitiveContext
 
-from mlango.runtime.sync import close_all_connections, keep_connections
+from mlango.runtime.sync import close_all_connections, fulfil, keep_connections
+from mlango.runtime.writer import KEEP, keeps
+
+T = TypeVar("T")
 
 COUNT = 4
-KEEP_SECONDS = 1.0  # that a connection stays open with nothing to do, whatever CONN_MAX_AGE
 
 
-class Keeper:
-    """One thread, and for how many it works."""
+class Keeper(Executor):
+    """One thread, and for how many it works.
+
+    The thread itself closes its connection when nothing came for a while: an event loop, whose
+    timer could, may end before.
+    """
 
     def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(
-            1, thread_name_prefix="mlango-keeper", initializer=keep_connections
-        )
-        self._timer: asyncio.TimerHandle | None = None
+        self._work: SimpleQueue[Callable[[], Any]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
         self.load = 0
 
     @asynccontextmanager
@@ -30,27 +39,41 @@ class Keeper:
         """Have what asks the database in this block do so in the keeper's thread."""
         self.load += 1
         try:
-            async with ThreadSensitiveContext(executor=self._executor):
+            async with ThreadSensitiveContext(executor=self):
                 yield
         finally:
             self.load -= 1
-            self._rest()
+            if self.load == 0 and not keeps():
+                await asyncio.wrap_future(self.submit(close_all_connections))
 
-    def _rest(self) -> None:
-        """Close the connection in a while, unless there is work again before."""
-        if self._timer is not None:
-            self._timer.cancel()
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(KEEP_SECONDS, self._close)
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future: Future[T] = Future()
+        with self._lock:
+            self._work.put(partial(fulfil, future, fn, *args, **kwargs))
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._keep, name="mlango-keeper", daemon=True
+                )
+                self._thread.start()
+        return future
 
-    def _close(self) -> Future[None]:
-        return self._executor.submit(close_all_connections)
+    def _keep(self) -> None:
+        keep_connections()
+        while work := self._next():
+            work()
+            del work  # and what it holds, such as a request
 
-    async def close(self) -> None:
-        """Close the connection now."""
-        if self._timer is not None:
-            self._timer.cancel()
-            await asyncio.wrap_future(self._close())
+    def _next(self) -> Callable[[], Any] | None:
+        """Return what is to be done; None, with the connection closed, if that is nothing."""
+        try:
+            return self._work.get(timeout=KEEP)
+        except Empty:
+            close_all_connections()
+        with self._lock:
+            if not self._work.empty():
+                return self._work.get()
+            self._thread = None
+            return None
 
 
 class Keepers:
@@ -62,8 +85,3 @@ class Keepers:
     def next(self) -> Keeper:
         """Return the keeper with the least work."""
         return min(self._keepers, key=lambda keeper: keeper.load)
-
-    async def close(self) -> None:
-        """Close the connections of all."""
-        for keeper in self._keepers:
-            await keeper.close()

@@ -27,8 +27,8 @@ def blocking(get_response):
 class Exchange:
     """One request and what came back. ``send`` waits while ``reads`` is not set."""
 
-    def __init__(self, cookies, url, message="hi"):
-        self.app = ASGIHandler()
+    def __init__(self, cookies, url, message="hi", app=None):
+        self.app = app or ASGIHandler()
         body = json.dumps({"message": message}).encode()
         self.scope = {
             "type": "http",
@@ -49,6 +49,7 @@ class Exchange:
         self.came = asyncio.Event()
         self.reads = asyncio.Event()
         self.reads.set()
+        self.is_over = False
 
     async def send(self, message):
         await self.reads.wait()
@@ -57,13 +58,18 @@ class Exchange:
         self.came.set()
 
     async def go(self):
-        await self.app(self.scope, self.incoming.get, self.send)
+        try:
+            await self.app(self.scope, self.incoming.get, self.send)
+        finally:
+            self.is_over = True
+            self.came.set()
         await others_end()
         return self
 
     async def until(self, text):
         """Wait until the body holds a text."""
         while text not in self.body:
+            assert not self.is_over, f"{self.status}: {self.body[-200:]!r}"
             await self.came.wait()
             self.came.clear()
 

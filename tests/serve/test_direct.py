@@ -197,7 +197,6 @@ def test_many_at_once_leave_no_connection(cookies):
         for exchange in exchanges:
             exchange.app = straight.app
         await asyncio.gather(*(exchange.go() for exchange in exchanges))
-        await straight.app.close()
         return exchanges
 
     before = open_connections()

@@ -3,9 +3,11 @@
 import asyncio
 
 import pytest
+from django.core.handlers.asgi import ASGIHandler
 
 from mlango.models import Trace
 from mlango.serve import limits
+from mlango.serve.direct import Direct
 from tests.serve.site import Chatty
 from tests.serve.test_asgi import Exchange, cookies  # noqa: F401 - a fixture
 
@@ -28,7 +30,9 @@ def test_two_hundred_who_do_not_read_stop_nobody_else(cookies, settings):  # noq
     provider = Chatty._meta.provider
 
     async def stall():
-        exchanges = [Stalled(cookies, "/chatty/stream/") for _ in range(READERS)]
+        # Django's own handler would open a connection to the database for each.
+        app = Direct(ASGIHandler())
+        exchanges = [Stalled(cookies, "/chatty/stream/", app=app) for _ in range(READERS)]
         going = [asyncio.create_task(exchange.go()) for exchange in exchanges]
         for exchange in exchanges:
             await exchange.until(SPEAKS)
