@@ -55,7 +55,7 @@ def fulfil(
         return None
     try:
         result = function(*args, **kwargs)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - it is returned
         future.set_exception(error)
         return error
     future.set_result(result)
