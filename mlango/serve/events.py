@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator
+from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from django.http import HttpResponse
@@ -10,11 +13,23 @@ from django.http.response import HttpResponseBase
 
 from mlango.core.log import BEGINNING, Told
 from mlango.core.threads import in_thread
-from mlango.runtime.following import Reader, afollowed, aknown, asker_of, followed, known
+from mlango.models import Trace
+from mlango.runtime import database
+from mlango.runtime.following import (
+    GRACE,
+    Pause,
+    Reader,
+    afollowed,
+    aknown,
+    asker_of,
+    followed,
+    known,
+)
 from mlango.serve.base import View, Visit, visited
 from mlango.serve.direct import streams
 from mlango.serve.limits import counted
 from mlango.serve.owned import own_trace
+from mlango.serve.problems import Problem
 from mlango.serve.renderers import EventStreamRenderer
 from mlango.serve.streaming import HEARTBEAT, Frames, frame, streaming, with_heartbeats
 
@@ -37,8 +52,27 @@ def endpoint(agent: Agent | None, policy: Policy) -> View:
 
 async def answer(visit: Visit) -> HttpResponseBase:
     """Return the events of the run that the URL names, behind the one that was read last."""
-    trace = await in_thread(own_trace, visit)
-    return await followed_by(visit, Reader(trace.uuid, cursor_of(visit)))
+    after = cursor_of(visit)
+    trace = await found(visit, GRACE if after else 0.0)
+    return await followed_by(visit, Reader(trace.uuid, after))
+
+
+async def found(visit: Visit, seconds: float) -> Trace:
+    """Return the run that the URL names; a Problem if there is none after ``seconds``.
+
+    Rows are written behind the run, so a reader whose stream broke may come back before its
+    run's is there. A run of somebody else is waited for as one of nobody is, and tells as
+    little.
+    """
+    ask = await asker_of(database.alias())
+    deadline, pause = monotonic() + seconds, Pause()
+    while True:
+        try:
+            return await ask(partial(own_trace, visit))  # type: ignore[no-any-return]
+        except Problem:
+            if monotonic() >= deadline:
+                raise
+        await asyncio.sleep(pause.next(came=False, rings=False))
 
 
 async def followed_by(visit: Visit, reader: Reader) -> HttpResponseBase:

@@ -11,6 +11,8 @@ from mlango.agents import Agent
 from mlango.models import Event, Trace
 from mlango.runtime.following import asker
 from mlango.serve import batches, include, path
+from mlango.serve.owned import own_trace
+from mlango.serve.problems import Problem
 from tests.serve.site import make_user
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -127,6 +129,40 @@ def test_runs_of_others_and_of_other_agents_are_not_found(client):
     assert events(stranger, uuid).status_code == 404
     assert events(client, uuid, agent="other").status_code == 404
     assert events(Client(), uuid).status_code == 401
+
+
+def test_who_comes_back_before_the_row_was_written_waits_for_it(client, monkeypatch):
+    uuid, frames = stream(client)
+    trace, told = Trace.objects.get(), list(Event.objects.filter(trace=uuid))
+    Trace.objects.all().delete()
+
+    def behind(visit):
+        """Look, and have the rows written once it was too early."""
+        try:
+            return own_trace(visit)
+        except Problem:
+            trace.save(force_insert=True)
+            Event.objects.bulk_create(told)
+            raise
+
+    monkeypatch.setattr("mlango.serve.events.own_trace", behind)
+
+    assert events(client, uuid).status_code == 404
+    Trace.objects.all().delete()
+    assert frames_of(events(client, uuid, headers={"Last-Event-ID": "0"})) == frames[1:]
+
+
+def test_a_run_of_another_that_was_waited_for_is_found_no_more_than_none(client, monkeypatch):
+    monkeypatch.setattr("mlango.serve.events.GRACE", 0.01)
+    uuid, _ = stream(client)
+    stranger = Client()
+    stranger.force_login(make_user("bob"))
+
+    foreign = events(stranger, uuid, headers={"Last-Event-ID": "0"})
+    unknown = events(stranger, "0" * 32, headers={"Last-Event-ID": "0"})
+
+    assert foreign.status_code == unknown.status_code == 404
+    assert json.loads(foreign.content)["detail"] == json.loads(unknown.content)["detail"]
 
 
 def test_only_get_is_allowed(client):
