@@ -126,8 +126,9 @@ class Agent:
 
         ``message`` is text, a list of content parts or a list of messages. The options are
         ``session_id user request state history images files memory provider model
-        max_steps metadata``; others go to the provider. A failed run raises a RunError or
-        ProviderError that carries it, unless ``raise_on_error=False``.
+        limits max_steps approve metadata buffered idempotency_key``; others go to the
+        provider. A failed run raises a RunError or ProviderError that carries it, unless
+        ``raise_on_error=False``.
         """
         if options.get("idempotency_key") is not None:
             return await _enqueue().once(self, message, options)  # type: ignore[no-any-return]
@@ -135,12 +136,16 @@ class Agent:
         return await result_of(stream, raise_on_error=options.get("raise_on_error", True))
 
     def stream(self, message: Any, **options: Any) -> RunStream:
-        """Return the events of a run as an iterator; leaving it stops the run."""
+        """Return the events of a run as an iterator; leaving it stops the run.
+
+        With ``buffered=True`` each answer is told when it is complete, so that one which
+        breaks off halfway is tried again too.
+        """
         call = Call(f"{type(self).__name__}().astream(...)")
         return RunStream(AsyncRunStream(run_for(self, message, options, call)), call)
 
     def astream(self, message: Any, **options: Any) -> AsyncRunStream:
-        """Return the events of a run as an async iterator; leaving it stops the run."""
+        """Return the events of a run as an async iterator; see ``stream``."""
         return AsyncRunStream(run_for(self, message, options))
 
     def resume(self, trace: Any, **options: Any) -> AgentRun:

@@ -41,6 +41,8 @@ def controls_for(run: Run, given: dict[str, Any], key: SessionKey | None) -> Con
     if limits or session_limits:
         controls.append(Limiting(limits, session_limits, earlier_in(key)))
     controls += reserving(run, meta.quotas)
+    if run.is_buffered:
+        controls.append(Buffering())
     if meta.compaction:
         controls.append(Compacting(meta.compaction))
     if run.agent.transforms:
@@ -71,6 +73,13 @@ def controls_for(run: Run, given: dict[str, Any], key: SessionKey | None) -> Con
         declared = meta.durable if isinstance(meta.durable, Durable) else Durable()
         controls.append(Durability(declared))
     return Controls(tuple(controls)) if controls else NO_CONTROLS
+
+
+class Buffering(Control):
+    """Holds each answer back until it is complete: one that breaks off is asked for anew."""
+
+    def holds(self, run: Run) -> bool:
+        return True
 
 
 class Permitted(Control):

@@ -20,7 +20,16 @@ from mlango.exceptions import Misused
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
 
-STORED = ("session_id", "history", "model", "provider", "max_steps", "metadata", "state")
+STORED = (
+    "session_id",
+    "history",
+    "model",
+    "provider",
+    "max_steps",
+    "metadata",
+    "state",
+    "buffered",
+)
 HERE = ("request",)  # serves the process that was given it, and is None in any other
 NEVER_STORED = ("memory", "approve")
 MAX_KEY = 255

@@ -48,6 +48,7 @@ RUN_OPTIONS = (
     "max_steps",
     "approve",
     "metadata",
+    "buffered",
     "idempotency_key",
     "raise_on_error",
 )
@@ -108,6 +109,7 @@ def run_for(
         lead=lead,
         options=given,
         is_resumed=is_resumed,
+        is_buffered=_is_buffered(given, lead),
         is_durable=journal.saves,
     )
     bind(run, agent, given, session)
@@ -206,6 +208,14 @@ def _metadata(metadata: Any) -> dict[str, Any]:
     if not isinstance(metadata, dict | None):
         raise Misused(f"metadata is a dict, not {type(metadata).__name__}.")
     return dict(metadata or {})
+
+
+def _is_buffered(given: dict[str, Any], lead: Run | None) -> bool:
+    """Return whether answers are held back until they are complete, here or by the lead."""
+    buffered = given["buffered"]
+    if not isinstance(buffered, bool | None):
+        raise Misused(f"buffered must be True or False, not {buffered!r}.")
+    return bool(buffered) or (lead is not None and lead.is_buffered)
 
 
 def _history(history: Any) -> list[Message]:

@@ -40,6 +40,7 @@ class ModelCall:
         "clock",
         "deadline",
         "first",
+        "held",
         "is_guarded",
         "patience",
         "receive",
@@ -57,6 +58,7 @@ class ModelCall:
         self.run = run
         self.texts: list[str] = []
         self.ahead: deque[Delta] = deque()
+        self.held: list[Delta] = []  # what controls keep from the reader, for now
         self.answer: Completion | None = None  # before it was checked
         self.is_guarded = bool(run.controls.holds or run.controls.after_model)
         self.started_at = time()
@@ -121,7 +123,8 @@ class ModelCall:
 
     async def _cleared(self, delta: Delta) -> Delta:
         """Return the first piece that the run's controls let out, be it only the answer."""
-        controls, held = self.run.controls, [delta]
+        controls = self.run.controls
+        held = self.held = [delta]
         while not isinstance(delta, Completion) and any(h(self.run) for h in controls.holds):
             delta = self.ahead.popleft() if self.ahead else await self._next_held()
             held.append(delta)
@@ -134,6 +137,7 @@ class ModelCall:
             elif checked is not delta:
                 held = pieces(checked) if len(held) > 1 else [checked]
         first, *rest = held
+        self.held = []
         self.ahead.extendleft(reversed(rest))
         return first
 
@@ -176,8 +180,8 @@ class ModelCall:
         self._fail(self.timeout_error())
 
     def _fail(self, error: ProviderError) -> NoReturn:
-        # What controls held back is not told by an error either.
-        arrived = "" if self.is_guarded else error.text
+        # What controls wanted to check is not told by an error either.
+        arrived = "" if self.run.controls.after_model else error.text or _text_of(self.held)
         error.text = arrived or "".join(self.texts)
         self.write(error=error)
         raise error
@@ -254,6 +258,10 @@ class ModelCall:
         if self.first is not None:
             attributes["ttft_s"] = self.first
         return attributes
+
+
+def _text_of(deltas: list[Delta]) -> str:
+    return "".join(delta for delta in deltas if isinstance(delta, str))
 
 
 def _price(run: Run, usage: Usage) -> Decimal | None:

@@ -228,6 +228,7 @@ class Run:
     is_resumed: bool = False
     is_heard: bool = True  # whether what was said is as the controls let it be read
     is_told: bool = False  # whether the first event is on its way to the reader
+    is_buffered: bool = False  # each answer is told when it is complete
     is_durable: bool = False  # it goes on without its reader, and without this process
     is_leaving: bool = False  # at the end of its step, another process is to go on
     orderings: dict[str, int] = field(default_factory=dict)  # of the calls that are open

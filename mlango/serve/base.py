@@ -52,6 +52,7 @@ class Ask(Visit):
     agent: Agent
     message: str
     session_id: str = ""
+    buffered: bool | None = None
     files: Sequence[Any] = ()
     images: Sequence[Any] = ()
     idempotency_key: str | None = None
@@ -59,7 +60,15 @@ class Ask(Visit):
     @property
     def options(self) -> dict[str, Any]:
         """The options of the run; sessions and traces belong to the user."""
-        names = ("user", "request", "session_id", "files", "images", "idempotency_key")
+        names = (
+            "user",
+            "request",
+            "session_id",
+            "buffered",
+            "files",
+            "images",
+            "idempotency_key",
+        )
         return {name: getattr(self, name) for name in names}
 
 

@@ -19,7 +19,9 @@ CSRF_FIELD = "csrfmiddlewaretoken"
 JSON_TYPE = "application/json"
 FORM_TYPE = "multipart/form-data"
 TEXTS = ("message", "session_id")
-FIELDS = (*TEXTS, FILES, IMAGES)
+FLAGS = ("buffered",)
+FIELDS = (*TEXTS, *FLAGS, FILES, IMAGES)
+WORDS = {"true": True, "false": False}  # how a form says it
 # Items in arrays and objects: each takes memory, however few bytes it is.
 MAX_ITEMS = 10_000
 # What a body of more bytes takes is too long for an event loop to stand still.
@@ -48,7 +50,8 @@ def checked(fields: dict[str, Any]) -> dict[str, Any]:
     if not fields.get("message", "").strip():
         raise Problem(400, "The field 'message' must hold the text to answer.")
     uploads = [file for name in (FILES, IMAGES) for file in _uploads(name, fields.get(name, []))]
-    return {name: fields[name] for name in TEXTS if name in fields} | taken(uploads)
+    given = {name: fields[name] for name in (*TEXTS, *FLAGS) if name in fields}
+    return given | taken(uploads)
 
 
 def _uploads(name: str, value: Any) -> list[Upload]:
@@ -63,6 +66,8 @@ def check_field(name: str, value: Any) -> None:
         raise Problem(400, f"There is no field {name!r:.100}.{hint} Fields are: {known}.")
     if name in TEXTS and not isinstance(value, str):
         raise Problem(400, f"The field {name!r} must be a string.")
+    if name in FLAGS and not isinstance(value, bool):
+        raise Problem(400, f"The field {name!r} must be true or false.")
 
 
 def form_of(request: HttpRequest) -> dict[str, Any]:
@@ -74,9 +79,9 @@ def form_of(request: HttpRequest) -> dict[str, Any]:
             continue
         if len(values) > 1 or name in (FILES, IMAGES):
             raise Problem(400, f"The field {name!r:.100} must be one text, or a file.")
-        fields[name] = values[0]
+        fields[name] = WORDS.get(values[0], values[0]) if name in FLAGS else values[0]
     for name, files in request.FILES.lists():
-        if name in fields or name in TEXTS:
+        if name in fields or name in (*TEXTS, *FLAGS):
             raise Problem(400, f"The field {name!r:.100} must be a text.")
         fields[name] = in_form(name, files)
     return fields

@@ -15,6 +15,11 @@ Schema = dict[str, Any]
 
 TEXT: Schema = {"type": "string"}
 FLAG: Schema = {"type": "boolean"}
+BUFFERED: Schema = {
+    **FLAG,
+    "description": "Tell each answer of the model when it is complete; one that breaks off is "
+    "tried again.",
+}
 NUMBER: Schema = {"type": "integer", "minimum": 0}
 WHEN: Schema = {"type": "string", "format": "date-time"}
 ANYTHING: Schema = {}
@@ -89,12 +94,25 @@ COMPONENTS: dict[str, Schema] = {
     "AgentArtifact": obj({"id": UUID, "name": TEXT, "mime_type": TEXT, "size": NUMBER}),
     "AgentUsage": {"type": "object", "additionalProperties": True},
     "AgentRequest": obj(
-        {"message": MESSAGE, "session_id": SESSION, "files": listed(FILE), "images": listed(FILE)},
+        {
+            "message": MESSAGE,
+            "session_id": SESSION,
+            "buffered": BUFFERED,
+            "files": listed(FILE),
+            "images": listed(FILE),
+        },
         "message",
         closed=True,
     ),
     "AgentForm": obj(
-        {"message": MESSAGE, "session_id": SESSION, "files": UPLOAD, "images": UPLOAD}, "message"
+        {
+            "message": MESSAGE,
+            "session_id": SESSION,
+            "buffered": BUFFERED,
+            "files": UPLOAD,
+            "images": UPLOAD,
+        },
+        "message",
     ),
     "AgentEvent": obj({"id": TEXT, "event": TEXT, "data": TEXT}, "event", "data"),
     "AgentRun": obj(_RUN),
