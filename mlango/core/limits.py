@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlango.core.controls import Control, Halt
 from mlango.core.events import BudgetExceeded
-from mlango.core.numbers import NUMBERS, is_positive
+from mlango.core.numbers import NUMBERS, is_positive, is_seconds
 from mlango.core.threads import in_thread
 from mlango.core.usage import NO_USAGE, Usage
 from mlango.exceptions import Misconfigured, OverBudget
@@ -67,6 +67,8 @@ class Limits:
 
 
 def _is_limit(name: str, value: Any) -> bool:
+    if name == "max_duration":
+        return value is None or is_seconds(value)
     kinds = (int,) if name in COUNTS else NUMBERS
     return value is None or is_positive(value, kinds)
 

@@ -188,7 +188,8 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
                     continue
                 attempts = attempts or Attempts(run)
                 yield attempts.next(failed)
-                await run.watch.wait(asyncio.sleep(attempts.delay), run.deadline)
+                if await _is_steered(run, attempts.delay):
+                    break
             if attempts is not None:
                 attempts.close()
             if run.outbox:
@@ -240,6 +241,24 @@ async def _is_mended(run: Run, error: ProviderError) -> bool:
     return False
 
 
+async def _is_steered(run: Run, delay: float) -> bool:
+    """Wait before a model call; return whether someone said something that need not wait."""
+    if run.aborted:  # by the reader of the last event, while nothing was waited for
+        raise Interrupted
+    if run.is_hurried:
+        return True
+    run.watch.steerable = True
+    try:
+        await run.watch.wait(asyncio.sleep(delay), run.deadline)
+    except Interrupted as interruption:
+        if not interruption.steered:
+            raise
+        return True
+    finally:
+        run.watch.steerable = False
+    return False
+
+
 def _step_finished(run: Run) -> Event:
     reply = run.reply
     if reply is None:  # the calls of an earlier process
@@ -284,6 +303,7 @@ async def _begin(run: Run) -> None:
 
 
 async def _hear_steering(run: Run) -> None:
+    run.is_hurried = False
     while run.steering:
         said = await _heard(run, run.steering, run.steering_mode, "steer")
         run.note(Steered, said_text(said))

@@ -92,8 +92,9 @@ class ModelCall:
         """
         run = self.run
         try:
-            if run.aborted:  # by the reader of the last event, while nothing was waited for
-                raise Interrupted
+            # By the reader of the last event, while nothing was waited for.
+            if run.aborted or (run.is_hurried and not run.released):
+                raise Interrupted(steered=not run.aborted)
             if self.ahead:
                 delta = self.ahead.popleft()
             else:
@@ -168,6 +169,7 @@ class ModelCall:
 
     async def close(self) -> None:
         """End the provider's stream. A call that was left on its way is written down as such."""
+        self.run.watch.steerable = False
         if not self.written:
             self.write(error="cancelled")
         if self.stream is not None:

@@ -9,6 +9,16 @@ from typing import Any
 NUMBERS = (int, float, Decimal)
 
 
+def is_seconds(value: Any) -> bool:
+    """Return whether a value is a time that a clock can count to."""
+    if not is_positive(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:
+        return False
+
+
 def is_positive(value: Any, kinds: tuple[type, ...] = NUMBERS) -> bool:
     """Return whether a value is a number of one of ``kinds``, above zero and finite."""
     if isinstance(value, bool) or not isinstance(value, kinds):

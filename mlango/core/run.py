@@ -23,7 +23,7 @@ from mlango.core.quick import quick
 from mlango.core.tasks import start
 from mlango.core.usage import NO_USAGE, Usage
 from mlango.core.values import to_json
-from mlango.core.watch import NEVER, Watch
+from mlango.core.watch import NEVER, Interrupted, Watch
 from mlango.exceptions import Misused, ToolError
 
 if TYPE_CHECKING:
@@ -228,6 +228,7 @@ class Run:
     is_resumed: bool = False
     is_heard: bool = True  # whether what was said is as the controls let it be read
     is_told: bool = False  # whether the first event is on its way to the reader
+    is_hurried: bool = False  # what was said need not wait for the model
     is_buffered: bool = False  # each answer is told when it is complete
     is_durable: bool = False  # it goes on without its reader, and without this process
     is_leaving: bool = False  # at the end of its step, another process is to go on
@@ -406,7 +407,12 @@ class Run:
         """
         self._queue(self.steering, message)
         if now:
-            self.watch.interrupt_soon(steered=True)
+            self.is_hurried = True
+            self.watch.call_soon(self._hurry)
+
+    def _hurry(self) -> None:
+        if self.steering and self.watch.steerable:  # else it was read meanwhile
+            self.watch.end_wait(Interrupted(steered=True))
 
     def follow_up(self, message: Any) -> None:
         """Have the agent go on with ``message`` when it would otherwise be done."""

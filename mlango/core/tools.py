@@ -13,10 +13,12 @@ import unicodedata
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from typing import Any, overload
 
 from mlango.core.context import Context
 from mlango.core.dialects import adapt_schema
+from mlango.core.numbers import is_seconds
 from mlango.core.policy import is_permission
 from mlango.core.results import ToolResult, render
 from mlango.core.schema import Parameters
@@ -157,9 +159,7 @@ def _is_approval(value: Any) -> bool:
 
 
 def _is_timeout(value: Any) -> bool:
-    if value is None:
-        return True
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return value in (None, inf) or is_seconds(value)
 
 
 def _are_tags(value: Any) -> bool:
@@ -176,7 +176,10 @@ OPTION_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "approval": (_is_approval, "an Approval, a function, True, False or None"),
     "effect": (lambda value: value in EFFECTS, f"one of {', '.join(EFFECTS)}"),
-    "timeout": (_is_timeout, "a positive number of seconds, or None for the setting"),
+    "timeout": (
+        _is_timeout,
+        "a positive number of seconds, None for the setting, or inf for none",
+    ),
     "retries": (lambda value: type(value) is int and value >= 0, "a number from 0"),
     "parallel": (lambda value: isinstance(value, bool), "True or False"),
     "thread_sensitive": (lambda value: isinstance(value, bool), "True or False"),

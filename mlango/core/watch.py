@@ -80,9 +80,10 @@ class Watch:
         if monotonic() < self._deadline:
             self._set_timer(self._deadline)
         else:
-            self._end_wait(TimedOut())
+            self.end_wait(TimedOut())
 
-    def _end_wait(self, reason: Exception) -> None:
+    def end_wait(self, reason: Exception) -> None:
+        """End the present wait with ``reason``, if there is one; only on the run's loop."""
         if self._task is not None and self._reason is None:
             self._reason = reason
             self._task.cancel()
@@ -123,17 +124,12 @@ class Watch:
         self.call_soon(lambda: None)
 
     def end_soon(self, reason: Exception) -> None:
-        """End the present wait with ``reason``, if there is one."""
-        self.call_soon(lambda: self._end_wait(reason))
+        """End the present wait with ``reason``, from any thread."""
+        self.call_soon(lambda: self.end_wait(reason))
 
-    def interrupt_soon(self, *, steered: bool = False) -> None:
-        """End the present wait with Interrupted; a steering one only while ``steerable``."""
-
-        def interrupt() -> None:
-            if not steered or self.steerable:
-                self._end_wait(Interrupted(steered=steered))
-
-        self.call_soon(interrupt)
+    def interrupt_soon(self) -> None:
+        """End the present wait with Interrupted."""
+        self.end_soon(Interrupted())
 
     def close(self) -> None:
         if self._timer is not None:

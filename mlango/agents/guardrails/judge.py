@@ -18,7 +18,7 @@ from mlango.core.guardrails import (
     Verdict,
     kinds,
 )
-from mlango.core.numbers import is_positive
+from mlango.core.numbers import is_seconds
 from mlango.core.provider import Provider
 from mlango.core.run import Run
 from mlango.core.values import dumps
@@ -59,7 +59,7 @@ class LLMJudge(Guardrail):
             )
         if not isinstance(model, str):
             raise Misconfigured(f"LLMJudge: model is the name of one, not {model!r}.")
-        if not is_positive(timeout):
+        if not is_seconds(timeout):
             raise Misconfigured(
                 f"LLMJudge: timeout is a positive number of seconds, not {timeout!r}."
             )
