@@ -12,7 +12,9 @@ from django.utils import timezone
 from mlango.agents.handoffs import go_on_as_last
 from mlango.agents.resolve import run_for
 from mlango.conf import settings
+from mlango.core.events import StepFinished
 from mlango.core.memory import owner_key
+from mlango.core.provider import Completion
 from mlango.core.run import CANCELLED, FAILED, QUEUED, RUNNING, STOPPED, WAITING, Run
 from mlango.core.usage import Usage
 from mlango.exceptions import Misused, TraceNotFound
@@ -167,8 +169,19 @@ def run_from(
     if found.last_event is not None:
         run.seq = found.last_event.last.seq + 1
         run.journal.keep_log(run)
+    if run.is_durable and trace.status in LEFT_OPEN and spans:
+        _go_on_behind(run, spans[-1], found.last_event)
     go_on_as_last(run, spans)
     return run
+
+
+def _go_on_behind(run: Run, last: Span, told: Event | None) -> None:
+    """Note what a process did not come to that ended right behind this span."""
+    if last.kind == last.Kind.TOOL:
+        is_told = told is None or told.kind == StepFinished.kind
+        run.owes_step = not run.orderings and not is_told
+    elif last.kind == last.Kind.LLM and last.output and not run.agent._meta.output:
+        run.is_answered = last.attributes.get("stop_reason") == Completion.END_TURN
 
 
 def _journal_of(agent: Agent, found: Recorded, lead: Run | None) -> Any:

@@ -64,6 +64,8 @@ class AsyncRunStream(Steerable):
     def __init__(self, run: Run) -> None:
         self._run = run
         register(run)
+        if run.is_durable:  # other processes go on with it, and its readers with them
+            self.keep_log()
         listened = any(signal.receivers for signal in SIGNALS)
         self._events = _announced(run) if listened else iterate(run)
 

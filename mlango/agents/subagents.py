@@ -150,7 +150,7 @@ async def follow(child: Run) -> None:
     lead.wait_for(task)  # also when it has cancelled it: the child still has to be stored
 
     def tell(event: Event) -> None:
-        if lead.log is not None:
+        if child.log is None and lead.log is not None:
             lead.log.add(event)
         lead.outbox.append(event)
         lead.watch.wake()

@@ -74,7 +74,6 @@ class Job:
         "is_saved",
         "ordering",
         "outcome",
-        "saving",
         "started_at",
         "task",
         "timeout",
@@ -90,7 +89,6 @@ class Job:
         self.timeout: float | None = None
         self.deadline = NEVER
         self.task: asyncio.Task[None] | None = None
-        self.saving: asyncio.Task[None] | None = None
         self.outcome: ToolOutcome | None = None
         self.committed: Any = None  # what an earlier process got of the tool, as rendered
         self.error = ""
@@ -123,33 +121,64 @@ class Batch:
         self.announced: Job | None = None
         self.is_parked = False
         self.running: list[Job] = []
+        self.saving: asyncio.Task[Event | None] | None = None  # what ended last
 
     def next(self) -> Event | None:
         """Go on as far as the next event and return it; None while there is none."""
         run, running = self.run, self.running
+        if self.saving is not None:
+            return self._saved()
         if self.announced is not None:
             self._start(self.announced)
             self.announced = None
         if run.outbox:
             return run.outbox.popleft()
         for job in running:
-            if job.outcome is not None:
-                if run.journal.saves and not self._is_safe(job):
-                    continue
-                running.remove(job)
-                self.left -= 1
-                return finished(run, job.outcome)
-            if job.is_parked:
-                running.remove(job)
-                self.left -= 1
-                self.is_parked = True
-                return self.next()
+            if job.outcome is not None or job.is_parked:
+                return self._ended(job)
         if not self.pending:
             return None
         if self._may_start():
             self.announced = job = self.pending.popleft()
             return run.emit(ToolCalled, job.call.name, job.call.arguments, job.call.id)
-        return None if running else self._skip(self.pending.popleft())
+        if not running:
+            self._skip(self.pending.popleft())
+            return self.next()
+        return None
+
+    def _ended(self, job: Job) -> Event | None:
+        """Take a job that has ended, and return the next event."""
+        run = self.run
+        self.running.remove(job)
+        if job.outcome is None or self._is_left_open(job):
+            self.left -= 1
+            self.is_parked = self.is_parked or job.is_parked
+            return self.next()
+        if not run.journal.saves:
+            self.left -= 1
+            return finished(run, job.outcome)
+        run.journal.write(_entry(run, job, job.outcome))
+        job.is_saved = True
+        # Written down with the outcome, and told when both are safe. Others wait until then.
+        self.saving = start(self._save(finished(run, job.outcome)), run.context)
+        return None
+
+    async def _save(self, event: Event) -> Event | None:
+        """Return an event once it is in the journal, None if it cannot be written there."""
+        try:
+            await self.run.journal.sync()
+        except Halt as halt:
+            self.run.halt(halt)
+            return None
+        return event
+
+    def _saved(self) -> Event | None:
+        assert self.saving is not None
+        if not self.saving.done():
+            return None
+        event, self.saving = self.saving.result(), None
+        self.left -= 1
+        return event or self.next()
 
     def finish(self) -> None:
         """Add the results in call order, whatever the order in which the tools ended."""
@@ -172,26 +201,6 @@ class Batch:
         if self.run.status not in LEFT or job.outcome is None:
             return False
         return job.outcome.error_type == "cancelled"
-
-    def _is_safe(self, job: Job) -> bool:
-        """Return whether a call's outcome is in the journal; have it put there if not."""
-        if job.saving is None:
-            if self._is_left_open(job):
-                return True
-            job.deadline = NEVER
-            job.saving = start(self._save(job), self.run.context)
-        return job.is_saved
-
-    async def _save(self, job: Job) -> None:
-        run = self.run
-        assert job.outcome is not None
-        try:
-            await run.journal.save(_entry(run, job, job.outcome))
-        except Halt as halt:
-            run.halt(halt)
-        finally:
-            job.is_saved = True
-            run.watch.wake()
 
     def _may_start(self) -> bool:
         run, running = self.run, self.running
@@ -219,22 +228,16 @@ class Batch:
     async def rest(self) -> None:
         """Wait until a job ends, a deadline passes, or someone has something to tell."""
         run = self.run
-        if any(self._has_ended(job) for job in self.running) or not self.running:
+        if self.saving is not None:
+            await asyncio.wait([self.saving])
             return
-        saving = [job.saving for job in self.running if job.saving is not None]
-        if saving:
-            await asyncio.wait(saving, return_when=asyncio.FIRST_COMPLETED)
+        if not self.running or any(job.outcome or job.is_parked for job in self.running):
             return
         if not run.aborted:
             deadline = min(run.deadline, *(job.deadline for job in self.running))
             with suppress(TimedOut, Interrupted):
                 await run.watch.wait(run.watch.waker(), deadline)
         self._end_overdue(monotonic())
-
-    def _has_ended(self, job: Job) -> bool:
-        if job.outcome is None:
-            return job.is_parked
-        return job.is_saved or not self.run.journal.saves or self._is_left_open(job)
 
     def _end_overdue(self, now: float) -> None:
         run = self.run
@@ -266,12 +269,13 @@ class Batch:
             task.add_done_callback(self.run.stray.discard)
             task.cancel()
 
-    def _skip(self, job: Job) -> Event:
-        run = self.run
-        self.left -= 1
-        if run.aborted or run.status != "running":
-            return finished(run, job.end(CANCELLED, "cancelled"))
-        return finished(run, job.end(SKIPPED, "skipped"))
+    def _skip(self, job: Job) -> None:
+        """End a job that is not to begin any more."""
+        self.running.append(job)
+        if self.run.aborted or self.run.status != "running":
+            job.end(CANCELLED, "cancelled")
+        else:
+            job.end(SKIPPED, "skipped")
 
 
 def _add(run: Run, job: Job, outcome: ToolOutcome) -> ToolOutcome:

@@ -181,13 +181,17 @@ class ToolFinished(Event):
 @event
 @dataclass(frozen=True, slots=True)
 class StepFinished(Event):
-    """A model call and the tool calls it asked for are done."""
+    """A model call and the tool calls it asked for are done.
+
+    ``text`` is all that the model said, which the chunks have told piece by piece.
+    """
 
     kind: ClassVar[str] = "step_finished"
 
     stop_reason: str
     input_tokens: int
     output_tokens: int
+    text: str = ""
 
 
 @event

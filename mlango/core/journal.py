@@ -58,7 +58,7 @@ class Journal:
         """Whether the run should wait for ``sync`` at the end of this step."""
         return False
 
-    # Whether a call's outcome is told only once it is safe.
+    # Whether a call's outcome is told only once it is safe: ``write`` is followed by ``sync``.
     saves: ClassVar[bool] = False
 
     async def do(self, function: Callable[..., T], /, *args: Any) -> T:
@@ -69,9 +69,6 @@ class Journal:
     def commit_with(self, entry: Entry) -> bool:
         """Write a tool call down in the transaction of its tool; return whether it was."""
         return False
-
-    async def save(self, entry: Entry) -> None:
-        """Write ``entry`` down and return when it is safe."""
 
     # Whether write() keeps anything, so that the loop need not make entries for nothing.
     writes: ClassVar[bool] = False

@@ -149,18 +149,14 @@ def _varying(document: dict[str, Any]) -> list[str]:
     return [name for name in document if name not in _SAME]
 
 
-class EventLog:
-    """What a run has told and nobody has written down yet; ``changed`` hears of each event."""
+class Log:
+    """Takes the events of a run, of which the first may be made after others."""
 
-    def __init__(self, uuid: str, changed: Callable[[Event], None]) -> None:
-        self._places = Places(uuid)
-        self._changed = changed
-        self._rows: list[Joined] = []
+    def __init__(self) -> None:
         self._early: list[Event] | None = []  # what was made before the first
-        self._ended = False
 
     def add(self, event: Event) -> None:
-        """Take the next event; after the last one there is none."""
+        """Take the next event."""
         if self._early is None:
             self._add(event)
         elif isinstance(event, Started):
@@ -169,6 +165,23 @@ class EventLog:
                 self._add(each)
         else:
             self._early.append(event)
+
+    def _add(self, event: Event) -> None:
+        raise NotImplementedError
+
+
+class EventLog(Log):
+    """What a run has told and nobody has written down yet; ``changed`` hears of each event.
+
+    After the last event it takes none.
+    """
+
+    def __init__(self, uuid: str, changed: Callable[[Event], None]) -> None:
+        super().__init__()
+        self._places = Places(uuid)
+        self._changed = changed
+        self._rows: list[Joined] = []
+        self._ended = False
 
     def _add(self, event: Event) -> None:
         if self._ended:
@@ -185,3 +198,14 @@ class EventLog:
         """Return what is to be written, once."""
         rows, self._rows = self._rows, []
         return rows
+
+
+class Branch(Log):
+    """The events of a sub-agent, on their way into the log of the run that it works for."""
+
+    def __init__(self, trunk: Log) -> None:
+        super().__init__()
+        self._trunk = trunk
+
+    def _add(self, event: Event) -> None:
+        self._trunk.add(event)

@@ -152,6 +152,10 @@ def _is_remembered(run: Run) -> bool:
 async def _work(run: Run) -> AsyncGenerator[Event]:
     # One generator for all steps: opening one for each model call and each batch of tool
     # calls would cost more than everything else in the loop.
+    if run.owes_step:
+        yield _step_finished(run)
+    if run.is_answered and await _is_done(run):
+        return
     calls = open_calls(run.messages)  # what a run that goes on has left open
     while True:
         if not calls:
@@ -213,22 +217,18 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
                 batch.finish()
             if batch.is_parked and not run.aborted:
                 run.park()
+        step_finished = _step_finished(run)
         if run.journal.writes and run.journal.wants_sync:
             await run.spawn(run.journal.sync())
-        yield _step_finished(run)
+        yield step_finished
         if run.status != "running":
             return
         pausing = run.reply is not None and run.reply.stop_reason == Completion.PAUSE_TURN
         if calls or run.steering or pausing:
             calls = []
             continue
-        if run.controls.before_finish and await run.spawn(_object(run)):
-            continue
-        if not run.follow_ups:
-            run.stop(FINISHED, "end_turn")
+        if await _is_done(run):
             return
-        said = await _heard(run, run.follow_ups, run.follow_up_mode, "follow_up")
-        run.note(FollowedUp, said_text(said))
 
 
 async def _is_mended(run: Run, error: ProviderError) -> bool:
@@ -262,9 +262,22 @@ async def _is_steered(run: Run, delay: float) -> bool:
 def _step_finished(run: Run) -> Event:
     reply = run.reply
     if reply is None:  # the calls of an earlier process
-        return run.emit(StepFinished, Completion.TOOL_USE, 0, 0)
-    usage = reply.usage
-    return run.emit(StepFinished, reply.stop_reason, usage.input_tokens, usage.output_tokens)
+        said = next(each for each in reversed(run.messages) if each["role"] == "assistant")
+        return run.emit(StepFinished, Completion.TOOL_USE, 0, 0, text_of(said["content"]))
+    usage, text = reply.usage, "" if run.is_muted else clean(reply.text)
+    return run.emit(StepFinished, reply.stop_reason, usage.input_tokens, usage.output_tokens, text)
+
+
+async def _is_done(run: Run) -> bool:
+    """Return whether the run ends with its answer, and not with what is said to that."""
+    if run.controls.before_finish and await run.spawn(_object(run)):
+        return False
+    if not run.follow_ups:
+        run.stop(FINISHED, "end_turn")
+        return True
+    said = await _heard(run, run.follow_ups, run.follow_up_mode, "follow_up")
+    run.note(FollowedUp, said_text(said))
+    return False
 
 
 async def _object(run: Run) -> bool:

@@ -28,7 +28,7 @@ from mlango.exceptions import Misused, ToolError
 
 if TYPE_CHECKING:
     from mlango.core.context import Context
-    from mlango.core.log import EventLog
+    from mlango.core.log import Log
     from mlango.core.lookups import Reference
     from mlango.core.memory import Memory, SessionKey
     from mlango.core.tools import Toolbox
@@ -226,6 +226,8 @@ class Run:
     budget: Any = None
     approvals: list[Any] = field(default_factory=list)
     is_resumed: bool = False
+    is_answered: bool = False  # an earlier process had the answer, and did not end the run
+    owes_step: bool = False  # an earlier process did not come to tell that its step ended
     is_heard: bool = True  # whether what was said is as the controls let it be read
     is_told: bool = False  # whether the first event is on its way to the reader
     is_hurried: bool = False  # what was said need not wait for the model
@@ -255,7 +257,7 @@ class Run:
     steering: deque[list[Message]] = field(default_factory=deque)
     follow_ups: deque[list[Message]] = field(default_factory=deque)
     outbox: deque[Event] = field(default_factory=deque)
-    log: EventLog | None = None  # what others follow the run by
+    log: Log | None = None  # what others follow the run by
     ending: list[Event] = field(default_factory=list)  # what is told once it is stored
     stray: set[asyncio.Task[Any]] = field(default_factory=set)
     started_at: float = field(default_factory=time)

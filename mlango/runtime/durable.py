@@ -7,31 +7,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from time import time
 from typing import Any, TypeVar
 
-from django.db import DEFAULT_DB_ALIAS, IntegrityError, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
 
 from mlango.conf import settings
 from mlango.core.controls import Leave
 from mlango.core.journal import LLM, TOOL, Entry, Journal
+from mlango.core.log import Branch
 from mlango.core.run import LOST, QUEUED, WAITING, Run
 from mlango.core.values import clean, dumps
 from mlango.exceptions import IdempotencyConflict, SessionBusy
-from mlango.models import Approval, Attempt, DurableRun, Span, Trace
+from mlango.models import Approval, Attempt, DurableRun, Trace
 from mlango.runtime import database
 from mlango.runtime.leases import Lease, keeper, worker_name
-from mlango.runtime.rows import (
-    END_COLUMNS,
-    INSERT_SPAN,
-    SPAN_COLUMNS,
-    end_values,
-    moment,
-    span_values,
-    trace_of,
-)
-from mlango.runtime.statements import Insert, Values
+from mlango.runtime.outgoing import Outgoing
+from mlango.runtime.rows import END_COLUMNS, end_values, moment, span_values, trace_of
+from mlango.runtime.statements import Values
 from mlango.runtime.writer import writer
 
 T = TypeVar("T")
@@ -49,8 +44,10 @@ BEGINNING = (
 )
 ENDING = ("status", "stop_reason", "error", "ended_at", "uuid")
 BUSY = 5.0  # seconds until a run is due again whose session another one has
-ATTEMPT_COLUMNS = [f.attname for f in Attempt._meta.concrete_fields if not f.primary_key]
-INSERT_ATTEMPT = Insert(Attempt, ATTEMPT_COLUMNS, rank=1)
+
+
+def _nothing() -> None:
+    """Do nothing more in a transaction."""
 
 
 class DurableJournal(Journal):
@@ -73,7 +70,7 @@ class DurableJournal(Journal):
         self._new = new or {}
         self._lead = lead
         self._run: Run | None = None
-        self._pending: list[Values] = []
+        self._outgoing: Outgoing = lead._outgoing if lead else Outgoing(self._flush)
         self._spans = 0
         self._errors = 0
         self._asked: int | None = None
@@ -97,10 +94,17 @@ class DurableJournal(Journal):
 
     @property
     def wants_sync(self) -> bool:
-        return bool(self._pending)
+        return True  # that the step has ended is to be written down, if nothing else
 
     def go_on(self, spans: int, errors: int) -> None:
         self._spans, self._errors = spans, errors
+
+    def keep_log(self, run: Run) -> None:
+        lead = run.lead
+        if lead is None:
+            run.log = self._outgoing.log_of(run)
+        elif lead.log is not None:
+            run.log = Branch(lead.log)
 
     async def do(self, function: Callable[..., T], /, *args: Any) -> T:
         return await self.lease.do(partial(function, *args))
@@ -126,6 +130,7 @@ class DurableJournal(Journal):
             await self.do(self._begin, run)
         if lease.place is None:
             keeper().add(run, lease)
+            self._outgoing.open()
 
     async def _create(self, lease: Lease, run: Run) -> None:
         """Add the rows of a run that nobody had before."""
@@ -159,13 +164,9 @@ class DurableJournal(Journal):
         parent = self._asked if entry.kind == TOOL else None
         if entry.kind == LLM:
             self._asked = entry.ordering
-        self._pending.append(span_values(self._run, entry, parent))
+        self._outgoing.add(span_values(self._run, entry, parent), self._progress)
 
     async def sync(self) -> None:
-        await self._commit()
-
-    async def save(self, entry: Entry) -> None:
-        self.write(entry)
         await self._commit()
 
     def commit_with(self, entry: Entry) -> bool:
@@ -193,41 +194,31 @@ class DurableJournal(Journal):
         """Note what is about to be done, and all that was done before."""
         await self._commit(attempt)
 
-    async def _commit(self, *attempts: Attempt) -> None:
+    async def _flush(self) -> None:
+        with suppress(Leave):  # which the run learns when it goes on
+            await self._commit()
+
+    async def _commit(self, *attempts: Attempt, then: Callable[[], Any] = _nothing) -> None:
+        """Write down all that was done and told, in one transaction with ``then``."""
+        async with self._outgoing.turn:
+            rows = self._outgoing.take(attempts)
+            try:
+                await self._write(rows.write, then, len(rows.spans))
+            except IntegrityError:
+                await self._write(rows.write_missing, then, len(rows.spans))
+
+    async def _write(
+        self, write: Callable[[str], None], then: Callable[[], Any], done: int
+    ) -> None:
+        def work() -> None:
+            write(self.lease.alias)
+            then()
+
+        await self.lease.do(work, done)
+
+    def _progress(self) -> dict[str, Any]:
         assert self._run is not None
-        spans, self._pending = self._pending, []
-        progress = self._progress(self._run)
-        work = partial(self._write, spans, attempts, progress)
-        try:
-            await self.lease.do(work, len(spans))
-        except IntegrityError:
-            # The answer to a commit was lost, and the commit was not.
-            await self.lease.do(partial(self._write_missing, spans, attempts, progress))
-
-    def _write(
-        self, spans: list[Values], attempts: tuple[Attempt, ...], progress: dict[str, Any]
-    ) -> None:
-        connection = connections[self.lease.alias]
-        if spans:
-            INSERT_SPAN.execute(connection, spans)
-        if attempts:
-            rows: list[Values] = [
-                [getattr(each, name) for name in ATTEMPT_COLUMNS] for each in attempts
-            ]
-            INSERT_ATTEMPT.execute(connection, rows)
-        if spans:
-            self._trace().update(**progress)
-
-    def _write_missing(
-        self, spans: list[Values], attempts: tuple[Attempt, ...], progress: dict[str, Any]
-    ) -> None:
-        rows = Span.objects.using(self.lease.alias).filter(trace_id=spans[0][0])
-        there = set(rows.values_list("ordering", flat=True))
-        at = SPAN_COLUMNS.index("ordering")
-        self._write([each for each in spans if each[at] not in there], attempts, progress)
-
-    def _progress(self, run: Run) -> dict[str, Any]:
-        values = dict(zip(END_COLUMNS, self._end_values(run), strict=True))
+        values = dict(zip(END_COLUMNS, self._end_values(self._run), strict=True))
         return {name: value for name, value in values.items() if name not in ENDING}
 
     def _end_values(self, run: Run) -> Values:
@@ -245,6 +236,8 @@ class DurableJournal(Journal):
     # -- it ends, or is left --------------------------------------------------------------------
 
     async def close(self, run: Run) -> None:
+        if self._lead is None:
+            self._outgoing.close()
         try:
             if self._run is None:  # it failed before it began
                 self._run = run
@@ -271,13 +264,11 @@ class DurableJournal(Journal):
         return waits and not run.is_resumed and run.step == 0
 
     async def _end(self, run: Run) -> None:
-        if self._pending:
-            await self._commit()
         values = dict(zip(END_COLUMNS, self._end_values(run), strict=True))
         if run.status == QUEUED:
             values["ended_at"] = None
         del values["uuid"]
-        await self.do(self._finish, run, values)
+        await self._commit(then=partial(self._finish, run, values))
 
     def _finish(self, run: Run, values: dict[str, Any]) -> None:
         lease = self.lease

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+from pathlib import Path
 
 from django.contrib.auth.models import Group
 
@@ -34,6 +36,31 @@ class Planned(Provider):
             return Completion(text=step)
         calls = [ToolCall(f"c{done}{n}", name, args) for n, (name, args) in enumerate(step)]
         return Completion(tool_calls=calls, stop_reason=Completion.TOOL_USE)
+
+
+def is_free():
+    """Return whether a process has freed the way."""
+    return Path(os.environ["WAY"]).exists()
+
+
+class Halting(Provider):
+    """Says two words, and the third once the way is free; then has something put away."""
+
+    name = "halting"
+    offline = True
+
+    async def astream(self, *, messages, **options):
+        if messages[-1]["role"] == "tool":
+            yield "All done."
+            yield Completion(text="All done.")
+            return
+        yield "one "
+        yield "two "
+        while not is_free():  # noqa: ASYNC110 - another process frees it
+            await asyncio.sleep(0.01)
+        yield "three"
+        call = ToolCall("c1", "put", {"what": "a"})
+        yield Completion(text="one two three", tool_calls=[call], stop_reason=Completion.TOOL_USE)
 
 
 @tool(effect="read")
@@ -95,6 +122,13 @@ class Clerk(Agent):
         model = "planned/one"
         tools = [look, send, put, found, pay, linger]
         durable = True
+
+
+class Speaker(Clerk):
+    """Says something, and does not get far."""
+
+    class Meta(Clerk.Meta):
+        provider = Halting()
 
 
 class Trusting(Clerk):
