@@ -30,6 +30,7 @@ STORED = (
     "state",
     "buffered",
 )
+AGAIN = ("model", "provider", "max_steps", "state", "buffered")
 HERE = ("request",)  # serves the process that was given it, and is None in any other
 NEVER_STORED = ("memory", "approve")
 MAX_KEY = 255
@@ -70,6 +71,19 @@ def restored(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a stored request as a run takes them."""
     limits = options.get("limits")
     return options if limits is None else {**options, "limits": _limits(limits)}
+
+
+def renewed(request: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored request with what somebody who goes on with its run has given anew.
+
+    What cannot be stored holds in the process of whoever gave it.
+    """
+    options = {name: given[name] for name in AGAIN if given.get(name) is not None}
+    kept = {name: value for name, value in options.items() if _is_data(value)}
+    limits = given.get("limits")
+    if limits is not None:
+        kept["limits"] = _described(limits)
+    return {**request, "options": request["options"] | kept}
 
 
 def is_durable(agent: Agent, given: dict[str, Any]) -> bool:

@@ -10,6 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from mlango.agents.handoffs import go_on_as_last
+from mlango.agents.requests import renewed
 from mlango.agents.resolve import run_for
 from mlango.conf import settings
 from mlango.core.events import StepFinished
@@ -17,6 +18,7 @@ from mlango.core.memory import owner_key
 from mlango.core.provider import Completion
 from mlango.core.run import CANCELLED, FAILED, QUEUED, RUNNING, STOPPED, WAITING, Run
 from mlango.core.usage import Usage
+from mlango.core.values import dumps
 from mlango.exceptions import Misused, TraceNotFound
 from mlango.runtime.sync import Call
 
@@ -108,6 +110,9 @@ def take(run: Run) -> None:
             taken = DurableRun.objects.take(run.uuid, worker_name(), seconds)
             if taken is None:
                 raise _not_resumable(run.uuid, Trace.Status.QUEUED)
+            # Whoever goes on after this process is to have the same options.
+            request = renewed(taken.request, run.options)
+            DurableRun.objects.filter(pk=run.uuid).update(request_json=dumps(request))
             run.journal.hold(taken)  # type: ignore[attr-defined]  # as it is durable
 
 

@@ -23,6 +23,7 @@ RUN, SESSION = "run", "session"
 REASON = "budget_exceeded"
 STEPS, CALLS = "max_steps", "max_tool_calls"
 ON_EXCEEDED = ("stop", "raise")
+NOT_MADE = ("unknown", "validation", "skipped", "cut", "cancelled")  # or not to their end
 COUNTS = ("max_tokens", "max_input_tokens", "max_output_tokens", STEPS, CALLS)
 
 
@@ -34,7 +35,7 @@ class Limits:
     ``max_duration`` in seconds of one run. With a limit on the cost, a model of unknown
     price is refused unless ``allow_unpriced``. At a limit the run stops with what it has
     done, or with ``on_exceeded="raise"`` fails with OverBudget. Sub-agents spend from the
-    same limits.
+    same tokens, dollars and time; their steps and calls are their own.
     """
 
     max_tokens: int | None = None
@@ -149,7 +150,7 @@ class Limiting(Control):
 
     async def begin(self, run: Run) -> None:
         await self.ready(run)
-        self._calls = len(run.tool_results)
+        self._calls = sum(each.error_type not in NOT_MADE for each in run.tool_results)
         if self.limits.max_duration is not None:
             at = monotonic() + self.limits.max_duration
             if at < run.deadline:

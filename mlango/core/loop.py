@@ -29,7 +29,7 @@ from mlango.core.messages import open_calls, repaired, size, text_of
 from mlango.core.model import ModelCall
 from mlango.core.provider import Completion, Message, ToolCall
 from mlango.core.retry import Attempts
-from mlango.core.run import CANCELLED, FAILED, FINISHED, LEFT, STOPPED, WAITING, Run
+from mlango.core.run import CANCELLED, FAILED, FINISHED, LEFT, QUEUED, STOPPED, WAITING, Run
 from mlango.core.threads import settle
 from mlango.core.values import clean
 from mlango.core.watch import Interrupted, TimedOut
@@ -124,6 +124,8 @@ async def _store(run: Run) -> None:
     if run.status != WAITING and run.status not in LEFT:
         run.outbox.extend(refuse(run, open_calls(run.messages), CANCELLED_CALL, "cancelled"))
     try:
+        if run.status in (WAITING, QUEUED):
+            await _hear_rest(run)
         if run.journal.saves:
             await run.journal.sync()  # nothing is given back or remembered by one who lost it
         for end in run.controls.end:
@@ -322,6 +324,17 @@ async def _hear_steering(run: Run) -> None:
         run.note(Steered, said_text(said))
         if run.steering_mode != "all":
             return
+
+
+async def _hear_rest(run: Run) -> None:
+    """Keep what nobody has read when a run is left: it is read once the run goes on."""
+    for queue, name, kind in (
+        (run.steering, "steer", Steered),
+        (run.follow_ups, "follow_up", FollowedUp),
+    ):
+        if queue:
+            said = await _heard(run, queue, "all", name)
+            run.note(kind, said_text(said))
 
 
 async def _heard(run: Run, queue: deque[list[Message]], mode: str, name: str) -> list[Message]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import mimetypes
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -238,31 +238,38 @@ def _part_size(part: dict[str, Any]) -> int:
 
 
 def open_calls(messages: list[Message]) -> list[ToolCall]:
-    """Return the tool calls at the end of ``messages`` that have no result, in call order."""
-    answered: set[str] = set()
-    for message in reversed(messages):
-        if message["role"] == "tool":
-            answered.add(message["tool_call_id"])
-        elif message["role"] == "assistant":
-            return [
-                ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
-                for call in message.get("tool_calls") or ()
-                if call["id"] not in answered
-            ]
-        else:
-            return []
-    return []
+    """Return the tool calls of the last turn that have no result, in call order."""
+    start = _behind_last_turn(messages)
+    answered = {message.get("tool_call_id") for message in messages[start:]}
+    return [
+        ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+        for call in _calls_before(messages, start)
+        if call["id"] not in answered
+    ]
 
 
 def order_results(messages: list[Message]) -> None:
-    """Put the results at the end of ``messages`` in the order of their calls."""
-    start = len(messages)
-    while start and messages[start - 1]["role"] == "tool":
-        start -= 1
-    if start:
-        asked = messages[start - 1].get("tool_calls") or ()
-        places = {call["id"]: place for place, call in enumerate(asked)}
-        messages[start:] = sorted(messages[start:], key=lambda m: places[m["tool_call_id"]])
+    """Put the results of the last turn right behind it, in the order of its calls.
+
+    What someone has said since its calls were left open comes after them.
+    """
+    start = _behind_last_turn(messages)
+    places = {call["id"]: place for place, call in enumerate(_calls_before(messages, start))}
+    messages[start:] = sorted(
+        messages[start:], key=lambda m: places.get(m.get("tool_call_id"), len(places))
+    )
+
+
+def _behind_last_turn(messages: list[Message]) -> int:
+    """Return the place behind the last turn of the assistant."""
+    place = len(messages)
+    while place and messages[place - 1]["role"] != "assistant":
+        place -= 1
+    return place
+
+
+def _calls_before(messages: list[Message], place: int) -> Sequence[dict[str, Any]]:
+    return messages[place - 1].get("tool_calls") or () if place else ()
 
 
 NO_RESULT = "No result: the call did not end, or its result was lost."

@@ -46,6 +46,16 @@ FINISHED, STOPPED, WAITING, CANCELLED, FAILED = (
 # How a durable run is left by a process: for others to go on with, or because they do.
 QUEUED, LOST = "queued", "lost"
 LEFT = (QUEUED, LOST)
+# Why a run can be told nothing any more, and what to do instead.
+NOT_HEARING = {
+    FINISHED: "has ended (finished). Start a new one.",
+    STOPPED: "has ended (stopped). Start a new one, or go on with it by resume().",
+    CANCELLED: "has ended (cancelled). Start a new one, or go on with it by resume().",
+    FAILED: "has ended (failed). Start a new one, or go on with it by resume().",
+    WAITING: "waits for a person. Decide about its approvals, and go on with it by resume().",
+    QUEUED: "goes on in another process, which cannot be told from here.",
+    LOST: "goes on in another process, which cannot be told from here.",
+}
 
 
 @quick
@@ -432,8 +442,8 @@ class Run:
             self.watch.interrupt_soon()
 
     def _queue(self, queue: deque[list[Message]], message: Any) -> None:
-        if self.status != "running":
-            raise Misused(f"The run {self.uuid} has ended ({self.status}). Start a new one.")
+        if self.status != RUNNING:
+            raise Misused(f"The run {self.uuid[:8]} {NOT_HEARING[self.status]}")
         queue.append(user_messages(message))
         self.watch.wake_soon()
 

@@ -3,9 +3,12 @@
 import pytest
 
 from mlango.agents import Agent, FollowedUp, Steered, ToolFinished, tool
+from mlango.agents.execution import execute_now
 from mlango.agents.providers import ScriptedProvider, ToolCall
 from mlango.core.messages import repaired
 from mlango.exceptions import Misused
+from mlango.models.approval import Operator
+from tests.durable.agents import Clerk, plan
 
 MODES = {"one-at-a-time": [["a"], ["b"]], "all": [["a", "b"]]}
 QUEUES = {"steer": Steered, "follow_up": FollowedUp}
@@ -106,3 +109,63 @@ def test_a_run_that_has_ended_takes_no_more(way):
     list(stream)
     with pytest.raises(Misused, match="has ended"):
         getattr(stream, way)("too late")
+
+
+@tool(approval=True)
+def pay(amount: int) -> str:
+    """Pay."""
+    return "paid"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("way", QUEUES)
+def test_a_run_that_waits_for_a_person_says_so(way):
+    model = ScriptedProvider([[ToolCall("a", "pay", {"amount": 1})], "done"])
+    stream = desk(tools=[pay], tracing=True).stream("hi", provider=model)
+    list(stream)
+    assert stream.run.status == "waiting"
+    with pytest.raises(Misused, match=r"waits for a person. Decide about its approvals"):
+        getattr(stream, way)("never mind")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("way", QUEUES)
+def test_what_nobody_has_read_when_a_run_is_parked_is_read_when_it_goes_on(way, mode):
+    model = ScriptedProvider([[ToolCall("a", "pay", {"amount": 1}), *looks(1)], "Paid.", "Well."])
+    payer = desk(mode, tools=[pay, look], tracing=True)
+    stream = payer.stream("hi", provider=model)
+    told = []
+    for event in stream:
+        told.append(event)
+        if event.kind == "approval_requested":
+            getattr(stream, way)("never mind")
+            getattr(stream, way)("or do")
+
+    assert stream.run.status == "waiting"
+    heard = [event.message for event in told if isinstance(event, QUEUES[way])]
+    assert heard == ["never mind\nor do"]
+    assert [event.seq for event in told] == list(range(len(told)))
+    trace = stream.run.trace
+    assert trace.messages == stream.run.messages
+
+    trace.approvals.get().approve(by=Operator())
+    ended = payer.resume(trace, provider=model)
+    assert said(model.last_call) == ["never mind", "or do"]
+    assert ended.text == "Paid."
+    assert repaired(ended.messages) == ended.messages
+    assert ended.trace.messages == ended.messages
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_a_process_that_leaves_has_not_read_is_read_in_the_next():
+    stream = Clerk().stream(plan([["look", {"at": "sky"}]], "Done."))
+    for event in stream:
+        if event.kind == "tool_called":
+            stream.follow_up(plan("Heard."))
+            stream._run.leave()
+    assert stream.run.status == "queued"
+    with pytest.raises(Misused, match="goes on in another process"):
+        stream.steer("too late")
+
+    assert execute_now(stream.uuid).text == "Heard."
