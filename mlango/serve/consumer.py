@@ -9,6 +9,7 @@ from channels.consumer import AsyncConsumer, get_handler_name
 from channels.exceptions import StopConsumer
 
 from mlango.conf import settings
+from mlango.serve.asgi import Scope, Send
 from mlango.serve.doors import Door
 from mlango.serve.frames import said
 from mlango.serve.problems import Problem
@@ -58,7 +59,7 @@ class AgentConsumer(AsyncConsumer):  # type: ignore[misc]  # channels has no typ
         try:
             await socket.open()
         except Problem as problem:
-            await self.deny(problem)
+            await deny(problem, self.scope, self.send)
             raise StopConsumer from None
         self.socket = socket
         await self.send({"type": "websocket.accept"})
@@ -85,18 +86,6 @@ class AgentConsumer(AsyncConsumer):  # type: ignore[misc]  # channels has no typ
         await self.send({"type": "websocket.close", "code": code, "reason": reason})
         raise StopConsumer
 
-    async def deny(self, problem: Problem) -> None:
-        """Refuse the socket with the problem where the server can send one, else with a 403."""
-        if DENIAL not in (self.scope.get("extensions") or {}):
-            await self.send({"type": "websocket.close", "code": POLICY_VIOLATION})
-            return
-        response = problem.response()
-        headers = [(name.lower().encode(), value.encode()) for name, value in response.items()]
-        await self.send(
-            {"type": f"{DENIAL}.start", "status": response.status_code, "headers": headers}
-        )
-        await self.send({"type": f"{DENIAL}.body", "body": response.content})
-
     # -- while nothing is said ------------------------------------------------------------------
 
     def wait(self) -> None:
@@ -113,3 +102,14 @@ class AgentConsumer(AsyncConsumer):  # type: ignore[misc]  # channels has no typ
         except OSError:  # the client has gone
             return
         self.wait()
+
+
+async def deny(problem: Problem, scope: Scope, send: Send) -> None:
+    """Refuse a socket with the problem where the server can send one, else with a 403."""
+    if DENIAL not in (scope.get("extensions") or {}):
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+        return
+    response = problem.response()
+    headers = [(name.lower().encode(), value.encode()) for name, value in response.items()]
+    await send({"type": f"{DENIAL}.start", "status": response.status_code, "headers": headers})
+    await send({"type": f"{DENIAL}.body", "body": response.content})

@@ -61,13 +61,43 @@ def test_pytest_runs_the_tests_of_a_new_project_without_a_warning(tmp_path):
     assert "arning" not in done.stdout + done.stderr
 
 
+SPEAK = """
+import asyncio
+from config.asgi import application
+
+async def speak(kind, path, method=None):
+    incoming, sent = asyncio.Queue(), asyncio.Queue()
+    incoming.put_nowait({"type": "websocket.connect" if kind == "websocket" else "http.request"})
+    scope = {"type": kind, "path": path, "query_string": b"", "headers": [(b"host", b"localhost")]}
+    await application(scope | {"method": method}, incoming.get, sent.put)
+    first = sent.get_nowait()
+    print(first.get("status") or first["type"])
+
+asyncio.run(speak("http", "/support/stream/", "POST"))
+asyncio.run(speak("http", "/health", "GET"))
+asyncio.run(speak("websocket", "/ws/support/"))
+asyncio.run(speak("websocket", "/ws/nowhere/"))
+"""
+
+
+def test_a_new_project_answers_requests_streams_and_sockets(tmp_path):
+    folder = start_project("shop", str(tmp_path / "shop"))
+    run(folder, "migrate", "--verbosity", "0")
+
+    done = run(folder, program=["-c", SPEAK])
+
+    # Nobody is logged in, and there is no socket at the last address.
+    assert done.stdout.split() == ["401", "200", "websocket.close", "websocket.close"]
+    assert "Traceback" not in done.stderr
+
+
 def test_a_new_project_has_its_own_name(tmp_path):
     folder = start_project("shop", str(tmp_path / "shop"))
 
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
 
     assert project["name"] == "shop"
-    assert project["dependencies"] == ["django-mlango[server]"]
+    assert project["dependencies"] == ["django-mlango[channels,server]"]
 
 
 @pytest.mark.parametrize("name", ["class", "2fast", "a-b", "", "é", "_x", "x_", "a b", "x\n", "µ"])

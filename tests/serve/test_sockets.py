@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth.models import Permission
@@ -10,6 +11,8 @@ from django.test import Client
 
 from mlango.agents import Agent, tool
 from mlango.models import Approval, Trace
+from mlango.serve import path
+from mlango.serve.routing import websockets
 from mlango.serve.tokens import hashed, new_secret
 from tests.serve.site import Asked, Slow, make_user
 
@@ -304,6 +307,13 @@ def refused(agent, cookies, **options):
 
 def test_nobody_is_refused():
     assert refused(Asked, "")["status"] == 401
+
+
+@pytest.mark.parametrize(("route", "status"), [("ws/", 401), ("else/", 404)])
+def test_a_path_without_a_socket_is_refused(route, status):
+    routed = websockets([path(route, Asked.as_consumer())])
+
+    assert refused(SimpleNamespace(as_consumer=lambda **_: routed), "")["status"] == status
 
 
 def test_a_session_that_is_over_is_refused(cookies):
