@@ -14,6 +14,7 @@ from mlango.agents.defaults import Defaults, defaults_of
 from mlango.agents.fields import AgentField
 from mlango.agents.handoffs import handoff_tool
 from mlango.agents.references import check_references, name_of, successors_of
+from mlango.agents.requests import is_durable
 from mlango.agents.resolve import run_for
 from mlango.agents.resume import aresumed, resumed
 from mlango.agents.streams import AsyncRunStream, RunStream, result_of
@@ -139,13 +140,18 @@ class Agent:
         """Return the events of a run as an iterator; leaving it stops the run.
 
         With ``buffered=True`` each answer is told when it is complete, so that one which
-        breaks off halfway is tried again too.
+        breaks off halfway is tried again too. A durable run is done by the queue's workers,
+        or here if none comes for it, and goes on when its reader leaves.
         """
         call = Call(f"{type(self).__name__}().astream(...)")
+        if is_durable(self, options):
+            return RunStream(_detached().DurableStream(self, message, options, call), call)
         return RunStream(AsyncRunStream(run_for(self, message, options, call)), call)
 
     def astream(self, message: Any, **options: Any) -> AsyncRunStream:
         """Return the events of a run as an async iterator; see ``stream``."""
+        if is_durable(self, options):
+            return _detached().DurableStream(self, message, options)  # type: ignore[no-any-return]
         return AsyncRunStream(run_for(self, message, options))
 
     def resume(self, trace: Any, **options: Any) -> AgentRun:
@@ -296,13 +302,19 @@ class Agent:
         return f"<{self._meta.label}({values})>"
 
 
-# Both work with rows, which can be imported only once the apps are loaded.
+# All work with rows, which can be imported only once the apps are loaded.
 
 
 def _enqueue() -> Any:
     from mlango.agents import enqueue
 
     return enqueue
+
+
+def _detached() -> Any:
+    from mlango.agents import detached
+
+    return detached
 
 
 def _fork() -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from django.db import IntegrityError, transaction
 
 from mlango.agents.execution import execute
+from mlango.agents.output.kinds import Invalid
 from mlango.agents.queues import ring
 from mlango.agents.requests import new_row
 from mlango.agents.resolve import RUN_OPTIONS, run_for
 from mlango.agents.resume import recorded_of, run_from, user_of
 from mlango.agents.streams import AsyncRunStream, result_of
-from mlango.core.run import FAILED, QUEUED, RUNNING, AgentRun
+from mlango.core.run import FAILED, FINISHED, QUEUED, RUNNING, AgentRun
 from mlango.exceptions import IdempotencyConflict, Misused, RunError
 from mlango.models import DurableRun, Trace
 from mlango.models.durable import DEFAULT_QUEUE
@@ -32,27 +35,53 @@ QUEUE_OPTIONS = ("run_after", "priority", "queue")
 POLL = 0.25  # seconds between two looks at a run that another process does
 
 
-def enqueue(agent: Agent, message: Any, options: dict[str, Any]) -> Trace:
-    """Write a run down for any process to do, and return its trace; asks the database."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A run that is asked for: its trace as it is to be, and the values of its row."""
+
+    run: Run
+    trace: Trace
+    row: dict[str, Any]
+
+    def store(self, *, rings: bool = True) -> Trace:
+        """Write it down, or find what the same key has asked for; asks the database.
+
+        With ``rings`` the queue is told when the transaction commits.
+        """
+        alias = database.alias()
+        found = twin_of(self.trace, self.row)
+        if found is not None:
+            return found.trace
+        try:
+            create(alias, self.trace, self.row)
+        except IntegrityError:
+            found = twin_of(self.trace, self.row)
+            if found is None:
+                raise
+            return found.trace
+        if rings:
+            durable = DurableRun.objects.using(alias).get(pk=self.trace.pk)
+            transaction.on_commit(partial(ring, durable), using=alias)
+        return self.trace
+
+
+def asked(agent: Agent, message: Any, options: dict[str, Any], *, here: bool = False) -> Asked:
+    """Return a run that any process may do. Raise Misused for what is wrong, or not storable.
+
+    With ``here`` a request may be among the options, which is not stored.
+    """
     placed = _placed({name: options[name] for name in QUEUE_OPTIONS if name in options})
     options = {name: value for name, value in options.items() if name not in QUEUE_OPTIONS}
     run = run_for(agent, message, options, journal=DurableJournal())
-    row = _row(agent, run, options, here=False) | placed
-    alias, trace = database.alias(), trace_of(run)
+    row = _row(agent, run, options, here=here) | placed
+    trace = trace_of(run)
     trace.status, trace.opening_json = Trace.Status.QUEUED, ""
-    found = twin_of(trace, row)
-    if found is not None:
-        return found.trace
-    try:
-        create(alias, trace, row)
-    except IntegrityError:
-        found = twin_of(trace, row)
-        if found is None:
-            raise
-        return found.trace
-    durable = DurableRun.objects.using(alias).get(pk=trace.pk)
-    transaction.on_commit(partial(ring, durable), using=alias)
-    return trace
+    return Asked(run, trace, row)
+
+
+def enqueue(agent: Agent, message: Any, options: dict[str, Any]) -> Trace:
+    """Write a run down for any process to do, and return its trace; asks the database."""
+    return asked(agent, message, options).store()
 
 
 def _placed(given: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +153,7 @@ async def outcome_of(
     while True:
         done = await execute(uuid, call)
         if done is None:
-            done = await database.ask(_told, agent, uuid)
+            done = await database.ask(told_of, agent, uuid)
         if done is not None:
             break
         await asyncio.sleep(POLL)
@@ -133,13 +162,16 @@ async def outcome_of(
     return done
 
 
-def _told(agent: Agent, uuid: str) -> AgentRun | None:
+def told_of(agent: Agent, uuid: str) -> AgentRun | None:
     """Return a run as its rows tell it; None while it goes on."""
     trace = Trace.objects.prefetch_related("spans").get(pk=uuid)
     if trace.status in (QUEUED, RUNNING) or not trace.opening_json:
         return None
     run = run_from(agent, recorded_of(trace, user_of(trace)), {})
     run.status, run.stop_reason, run.error = trace.status, trace.stop_reason, trace.error
+    if run.agent._meta.output and run.status == FINISHED:
+        with suppress(Invalid):
+            run.output = run.agent._meta.output.read(run.text)
     run.approvals = [each.describe() for each in trace.approvals.all().open()]
     result = run.result()
     result.elapsed = trace.duration_s or 0.0

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from django.http import StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from mlango.agents.enqueue import twin_for
-from mlango.agents.resolve import run_for
+from mlango.agents.detached import begin
+from mlango.agents.enqueue import asked
+from mlango.agents.requests import is_durable
 from mlango.core.events import Event
 from mlango.core.log import Places
 from mlango.core.threads import in_thread
@@ -36,19 +37,18 @@ def endpoint(agent: Agent, policy: Policy) -> View:
 
 
 async def answer(ask: Ask) -> HttpResponseBase:
-    """Return the events; the run begins with the first that is read."""
-    if ask.idempotency_key is not None and (twin := await twin_of(ask)) is not None:
-        return await followed_by(ask, Reader(twin))
+    """Return the events; a run that is not durable begins with the first that is read."""
+    if is_durable(ask.agent, ask.options) and (uuid := await begun(ask)) is not None:
+        return await followed_by(ask, Reader(uuid))
     if ask.is_async:
         return response(ask.agent.astream(ask.message, **ask.options))
     stream = await in_thread(ask.agent.stream, ask.message, **ask.options)
     return streaming(plain_frames_of(stream.keep_log()))
 
 
-async def twin_of(ask: Ask) -> str | None:
-    """Return the run that was asked for by the same key before; None if there is none."""
-    twin = await twin_for(run_for(ask.agent, ask.message, ask.options), ask.options)
-    return None if twin is None else twin.pk
+async def begun(ask: Ask) -> str | None:
+    """Begin a run that goes on without its reader, and return its uuid; see ``begin``."""
+    return await begin(asked(ask.agent, ask.message, ask.options, here=True))
 
 
 def response(stream: AsyncRunStream) -> StreamingHttpResponse:

@@ -14,5 +14,7 @@ if TYPE_CHECKING:
 class ImmediateQueue(Queue):
     """Runs what is due at once. What is due later is left to a worker."""
 
+    patience = 0.0
+
     def ring(self, run: DurableRun) -> None:
         execute_now(run.pk)

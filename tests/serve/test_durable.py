@@ -1,0 +1,149 @@
+"""Durable runs over HTTP and WebSockets: their clients leave and come back."""
+
+import asyncio
+import json
+
+import pytest
+from django.db import connections
+from django.test import AsyncClient, Client
+
+from mlango.models import DurableRun, Trace
+from mlango.runtime.following import asker
+from mlango.runtime.live import running
+from mlango.serve import include, path
+from tests.durable.agents import LEDGER, Clerk, Speaker, plan
+from tests.durable.processes import until
+from tests.serve.site import make_user
+from tests.serve.test_events import blocks_of
+from tests.serve.test_sockets import Talker, cookies_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+urlpatterns = [
+    path("clerk/", include(Clerk.urls)),
+    path("speaker/", include(Speaker.urls)),
+]
+
+
+@pytest.fixture(autouse=True)
+def _site(settings):
+    settings.ROOT_URLCONF = __name__
+    settings.MLANGO = {"QUEUE": "immediate"}
+    LEDGER.clear()
+    yield
+    asker.close()
+    connections.close_all()
+
+
+@pytest.fixture
+def way(monkeypatch, tmp_path):
+    monkeypatch.setenv("WAY", str(tmp_path / "way"))
+    return tmp_path / "way"
+
+
+@pytest.fixture
+def client():
+    client = Client()
+    client.force_login(make_user())
+    return client
+
+
+def is_over(uuid):
+    return Trace.objects.get(pk=uuid).status in Trace.ENDED and running(uuid) is None
+
+
+def frames_of(response):
+    assert response.status_code == 200, response.content
+    return blocks_of(b"".join(response.streaming_content))
+
+
+def data_of(frame):
+    return json.loads(frame.split(b"data: ")[1])
+
+
+def rest_of(client, agent, uuid, **data):
+    return frames_of(client.get(f"/{agent}/runs/{uuid}/events/", data))
+
+
+async def glance(client, message):
+    """Ask a speaker under ASGI, and leave at his first words; return the frames."""
+    asgi = AsyncClient()
+    asgi.cookies = client.cookies
+    body = {"message": message}
+    response = await asgi.post("/speaker/stream/", body, content_type="application/json")
+    seen = b""
+    async for part in response.streaming_content:
+        seen += part
+        if b"text_chunk" in seen:
+            break
+    response.streaming_content = response._iterator
+    response.close()
+    return blocks_of(seen)
+
+
+def test_the_stream_is_that_of_the_log(client):
+    asked = {"message": plan([["put", {"what": "a"}]], "Done.")}
+
+    frames = frames_of(client.post("/clerk/stream/", asked, content_type="application/json"))
+
+    trace = Trace.objects.get()
+    assert frames == rest_of(client, "clerk", trace.pk)
+    assert data_of(frames[-1])["output"] == "Done."
+    assert trace.user.username == "ann"
+
+
+def test_a_client_that_leaves_finds_the_rest_when_it_comes_back(client, way):
+    seen = asyncio.run(glance(client, "Speak."))
+    uuid, last = data_of(seen[0])["trace"], data_of(seen[-1])["seq"]
+    way.touch()
+    until(lambda: is_over(uuid))
+
+    rest = rest_of(client, "speaker", uuid, after=last)
+
+    assert [data_of(frame)["seq"] for frame in rest] == list(range(last + 1, last + 1 + len(rest)))
+    assert data_of(rest[-1])["output"] == "All done."
+    assert DurableRun.objects.get(pk=uuid).token == 1  # one process did it all
+
+
+def test_a_run_whose_client_left_can_be_stopped(client, way):
+    seen = asyncio.run(glance(client, "Speak."))
+    uuid = data_of(seen[0])["trace"]
+
+    response = client.post(f"/speaker/runs/{uuid}/cancel/", {}, content_type="application/json")
+
+    assert response.status_code == 202
+    until(lambda: is_over(uuid))
+    assert data_of(rest_of(client, "speaker", uuid)[-1])["status"] == "cancelled"
+
+
+def test_a_socket_that_closes_leaves_the_run_alone(way):
+    async def go():
+        async with Talker(Speaker, cookies) as ws:
+            ws.say("send", message="Speak.")
+            started = await ws.frame(kind="started")
+            await ws.frame(kind="text_chunk")
+        way.touch()
+        async with Talker(Speaker, cookies) as ws:
+            ws.say("follow", run=started["trace"], after=started["id"])
+            thinking = await ws.frame(kind="thinking")
+            last = await ws.frame(kind="finished")
+        return thinking, last
+
+    cookies = cookies_of(make_user("bob"))
+    thinking, last = asyncio.run(go())
+
+    assert thinking["id"] == "1"
+    assert last["output"] == "All done."
+
+
+def test_a_socket_stops_a_durable_run(way):
+    async def go():
+        async with Talker(Speaker, cookies) as ws:
+            ws.say("send", message="Speak.")
+            await ws.frame(kind="text_chunk")
+            ws.say("abort")
+            return await ws.frame(kind="finished")
+
+    cookies = cookies_of(make_user("bob"))
+
+    assert asyncio.run(go())["status"] == "cancelled"
