@@ -48,7 +48,7 @@ class TraceQuerySet(OwnedQuerySet["Trace"]):
         A run is lost if it is still running ``older_than`` after it began, or last went on;
         by default AGENT_TIMEOUT and a margin.
         """
-        begun_before = timezone.now() - (older_than or _longest())
+        begun_before = timezone.now() - (_longest() if older_than is None else older_than)
         running = self.alias(begun_at=Coalesce("resumed_at", "started_at")).filter(
             status=Trace.Status.RUNNING, begun_at__lt=begun_before
         )

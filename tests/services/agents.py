@@ -1,7 +1,9 @@
-"""An agent whose work is seen from other processes, in a file."""
+"""Agents whose work is seen from other processes: in a file, and by who talks with them."""
 
+import asyncio
 import os
 import time
+from itertools import count
 from pathlib import Path
 
 from mlango.agents import Agent, tool
@@ -41,3 +43,37 @@ class Porter(Agent):
         model = "carry/one"
         tools = [carry]
         durable = True
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+class Speaker(Agent):
+    """Says what it is told, and adds."""
+
+    class Meta:
+        app_label = "services"
+        tools = [add]
+
+
+class Counting(Provider):
+    """Counts aloud, and never comes to an end."""
+
+    name = "counting"
+    offline = True
+
+    async def astream(self, **options):
+        for number in count():
+            yield f"{number} "
+            await asyncio.sleep(0.005)
+
+
+class Counter(Agent):
+    """Counts."""
+
+    class Meta:
+        app_label = "services"
+        provider = Counting()

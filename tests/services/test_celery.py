@@ -1,10 +1,8 @@
 """Durable runs by Celery: real workers, over Redis and RabbitMQ, killed as it comes."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from uuid import uuid4
 
@@ -15,6 +13,7 @@ from django.db import connection
 from mlango.agents.queues.celery import TASK
 from mlango.models import Trace
 from tests.services.agents import Porter
+from tests.services.processes import kill, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,7 +22,6 @@ BROKERS = {
     "rabbitmq": os.environ.get("MLANGO_TEST_RABBITMQ", "amqp://guest:guest@127.0.0.1:5672//"),
 }
 NOBODY = "amqp://guest:guest@127.0.0.1:9//"  # the port where everything is discarded
-PATIENCE = 90  # seconds until a process that does not do its work is given up
 
 
 class Site:
@@ -64,23 +62,6 @@ class Site:
             yield process
         finally:
             kill(process)
-
-
-def kill(process):
-    """End a worker and the processes that it has forked, as a power cut does."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.wait()
-
-
-def until(condition):
-    """Wait for another process."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "The other process did not do its work."
-        time.sleep(0.05)
 
 
 def is_finished(trace):

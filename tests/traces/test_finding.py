@@ -147,10 +147,11 @@ class TestMarkLost:
 
         assert Trace.objects.mark_lost() == 1
 
-    def test_the_time_can_be_given(self):
+    @pytest.mark.parametrize("minutes", [0, 1])
+    def test_the_time_can_be_given(self, minutes):
         make("a1", minutes=2)
 
-        assert Trace.objects.mark_lost(older_than=timedelta(minutes=1)) == 1
+        assert Trace.objects.mark_lost(older_than=timedelta(minutes=minutes)) == 1
 
     def test_some_traces_can_be_chosen(self):
         make("a1", agent="shop.Sales", minutes=60)

@@ -1,0 +1,10 @@
+"""The URLs of a site whose agents speak."""
+
+from mlango.serve import include, path
+from tests.services.agents import Counter, Speaker
+
+urlpatterns = [
+    path("speaker/", include(Speaker.urls)),
+    path("counter/", include(Counter.urls)),
+    path("", include("mlango.urls")),
+]
