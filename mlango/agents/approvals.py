@@ -14,7 +14,9 @@ from mlango.agents.durability import digest_of, tell
 from mlango.core.context import Context
 from mlango.core.controls import Control, Parked
 from mlango.core.events import ApprovalDecided, QuestionAsked
+from mlango.core.guarding import Guarding
 from mlango.core.memory import owner_key
+from mlango.core.messages import text_of
 from mlango.core.policy import ALLOW, DENY, Approval, Rule, approval_of, holds_for
 from mlango.core.run import WAITING
 from mlango.core.threads import in_thread
@@ -122,7 +124,7 @@ class Asking(Control):
             raise ToolError("The approval was used already. The call was not made again.")
         job.is_approved = True
         if row.kind == row.Kind.QUESTION:
-            job.end(row.note)
+            job.end(await _read(run, row.note))
             return arguments
         return arguments if row.edited is None else await self._edited(run, job, row)
 
@@ -136,7 +138,18 @@ class Asking(Control):
                 if rule.effect == DENY:
                     raise ToolError(f"The tool {job.tool.name!r} may not be called like this.")
                 break
+        for each in run.controls.all:
+            if isinstance(each, Guarding):
+                arguments = await each.before_call(run, job, arguments)
         return arguments
+
+
+async def _read(run: Run, answer: str) -> str:
+    """Return what a user has answered as the run's controls let it be read, like any message."""
+    said = [{"role": "user", "content": answer}]
+    for hear in run.controls.hear:
+        said = await hear(run, said)
+    return text_of(said[0]["content"])
 
 
 def _tell(run: Run, row: Row) -> None:

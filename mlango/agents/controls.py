@@ -63,7 +63,7 @@ def controls_for(run: Run, given: dict[str, Any], key: SessionKey | None) -> Con
     controls += hooks.after_tool
     if meta.output:
         controls.append(Structured(meta.output, meta.output_retries))
-    if run.toolbox and run.journal.writes and run.capture_content:
+    if run.journal.writes and run.capture_content:
         controls.append(Keeping())
     if run.lead is not None:
         controls.append(Sharing())

@@ -27,6 +27,7 @@ from mlango.exceptions import Misconfigured
 
 if TYPE_CHECKING:
     from mlango.core.calls import Job
+    from mlango.core.provider import Provider
     from mlango.core.run import Run
     from mlango.models.quota import Exhausted, QuotaReservation, Share
 
@@ -117,7 +118,7 @@ class Reserving(Control):
         from mlango.models.quota import Share
 
         usage, now = _expected(run), timezone.now()
-        expected = {"usd": _price(run, usage), "tokens": usage.total_tokens}
+        expected = {"usd": _highest_price(run, usage), "tokens": usage.total_tokens}
         limits: dict[tuple[str, str, str, str], int] = {}
         for quota, subject in self.counted:
             key = (quota.per, subject, quota.unit, quota.every)
@@ -218,6 +219,16 @@ def _since(run: Run, before: Usage) -> Usage:
 
 def _price(run: Run, usage: Usage) -> Decimal:
     """Return what a usage costs; 0 where that is not known."""
-    if run.provider.is_free or run.price is None:
+    return _price_of(run, run.provider, run.model, usage)
+
+
+def _highest_price(run: Run, usage: Usage) -> Decimal:
+    """Return what a usage costs with the dearest model that may be asked."""
+    models = ((run.provider, run.model), *run.fallbacks)
+    return max(_price_of(run, provider, model, usage) for provider, model in models)
+
+
+def _price_of(run: Run, provider: Provider, model: str, usage: Usage) -> Decimal:
+    if provider.is_free or run.price is None:
         return Decimal(0)
-    return run.price(run.provider.name, run.model, usage) or Decimal(0)
+    return run.price(provider.name, model, usage) or Decimal(0)

@@ -198,12 +198,12 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
                     break
             if attempts is not None:
                 attempts.close()
-            if run.outbox:
-                for event in run.drain():
-                    yield event
             if run.reply is None:  # steered before the model said anything
                 continue
             calls = _take(run, run.reply)
+            if run.outbox:
+                for event in run.drain():
+                    yield event
         if calls and run.cuts:
             for event in refuse(run, calls, CUT, "cut"):
                 yield event
@@ -375,6 +375,8 @@ def _take(run: Run, reply: Completion) -> list[ToolCall]:
     if reason in (Completion.REFUSAL, Completion.CONTENT_FILTER):
         run.stop(STOPPED, reason, clean(reply.refusal) or f"The model refused ({reason}).")
         return []
+    if reply.images:
+        run.add_images(reply.images)
     run.cuts = run.cuts + 1 if reason == Completion.MAX_TOKENS else 0
     if run.cuts and (not reply.tool_calls or run.cuts > MAX_CUTS):
         run.stop(STOPPED, reason, "The answer was cut at its length limit (max_tokens).")

@@ -8,8 +8,10 @@ import contextvars
 import uuid as uuids
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
+from mimetypes import guess_extension
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -472,6 +474,14 @@ class Run:
 
         self._tell(add)
 
+    def add_images(self, images: Iterable[dict[str, Any]]) -> None:
+        """Add the images that the model made; those that are too much are only in its message."""
+        for number, found in enumerate(filter(None, map(data_of, images)), 1):
+            data, mime_type = found
+            name = f"image-{self.step}-{number}{guess_extension(mime_type) or ''}"
+            with suppress(ToolError):
+                self.add_artifact(None, data, mime_type, name)
+
     def _refuse_artifact(self, name: str, size: int) -> None:
         bounds, sizes = self.bounds, self.artifact_sizes
         for value, limit, what in (
@@ -497,9 +507,13 @@ class Run:
 
 
 def data_of(part: dict[str, Any]) -> tuple[bytes, str] | None:
-    """Return the bytes and media type of an inline image part; None for a remote one."""
-    url = part.get("image_url", {}).get("url", "")
-    if not url.startswith("data:") or ";base64," not in url:
+    """Return the bytes and media type of an inline image; None for one that is elsewhere."""
+    url = part.get("image_url")
+    url = url.get("url") if isinstance(url, dict) else url
+    if not isinstance(url, str) or not url.startswith("data:") or ";base64," not in url:
         return None
     head, _, body = url[5:].partition(";base64,")
-    return base64.b64decode(body), head
+    try:
+        return base64.b64decode(body), head
+    except ValueError:
+        return None

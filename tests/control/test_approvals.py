@@ -22,6 +22,7 @@ from mlango.agents import (
     ApprovalDecided,
     ApprovalRequested,
     QuestionAsked,
+    Regex,
     allow,
     ask,
     deny,
@@ -526,6 +527,43 @@ class TestQuestions:
         done = go_on(stream.run, agent=Asker)
         assert done.tool_results[-1].content == "b"
         assert not done.tool_results[-1].is_error
+
+    def answered(self, ann, answer, guardrail):
+        class Asker(Agent):
+            class Meta:
+                app_label = "control"
+                ask_question = True
+                guardrails = [guardrail]
+
+        run = wait(ann, [[call("ask_question", question="Which one?")]], Asker)
+        Row.objects.get().answer(answer, by=ann)
+        model = ScriptedProvider(["Done."])
+        return Asker().resume(run, provider=model), model
+
+    def test_an_answer_is_checked_like_any_message_of_the_user(self, ann):
+        done, model = self.answered(ann, "my secret", Regex(pattern="secret", on=["input"]))
+        assert (done.status, done.stop_reason) == ("stopped", "guardrail")
+        assert model.calls == []
+        assert "secret" not in str(done.messages)
+
+    def test_an_answer_is_read_as_a_guardrail_rewrites_it(self, ann):
+        rule = Regex(pattern="secret", action="rewrite", replacement="word", on=["input"])
+        done, model = self.answered(ann, "my secret", rule)
+        assert done.ok
+        assert model.last_call.messages[-1]["content"] == "my word"
+        assert done.trace.messages == done.messages
+
+
+def test_edited_arguments_are_checked_by_guardrails_too(ann):
+    class Guarded(Desk):
+        class Meta:
+            guardrails = [Regex(pattern="666", on=["tools"])]
+
+    run = wait(ann, agent=Guarded)
+    Row.objects.get().edit(by=ann, amount=666)
+    done = go_on(run, agent=Guarded)
+    assert refunds == []
+    assert "refused this call" in done.tool_results[-1].content
 
 
 def test_the_decision_is_told_when_it_takes_effect(ann):

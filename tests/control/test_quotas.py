@@ -14,7 +14,7 @@ from django.contrib.auth import get_user_model
 from django.db import connections
 from django.utils import timezone
 
-from mlango.agents import Agent, BudgetExceeded, Compaction, Limits, LLMJudge, Quota, tool
+from mlango.agents import Agent, BudgetExceeded, Compaction, Limits, LLMJudge, Quota, Retry, tool
 from mlango.agents.providers import Completion, Provider, ScriptedProvider, ToolCall, Usage
 from mlango.agents.quotas import period_start
 from mlango.exceptions import Misconfigured, ProviderUnavailable, RunError
@@ -268,6 +268,16 @@ def tenant_of(ctx):
     return ctx.state["tenant"]
 
 
+class Cheap(Priced):
+    def __init__(self):
+        super().__init__([ProviderUnavailable("down")])
+
+
+class Dear(Priced):
+    def __init__(self):
+        super().__init__([ANSWER])
+
+
 class TestMoney:
     @pytest.fixture(autouse=True)
     def _prices(self, settings):
@@ -289,6 +299,22 @@ class TestMoney:
         done = self.run("known", Quota(usd=Decimal("0.99"), per="site", every="day"))
         assert (done.budget.limit, done.budget.max) == ("usd", Decimal("0.99"))
         assert self.run("known", Quota(usd=1, per="site", every="day")).ok
+
+    def test_the_longest_answer_of_a_dearer_model_to_fall_back_on_must_fit(self, settings):
+        prices = {
+            "cheap/one": {"input": 0, "output": 10_000},
+            "dear/two": {"input": 0, "output": 90_000},
+        }
+        aliases = {name: f"{__name__}.{name.title()}" for name in ("cheap", "dear")}
+        settings.MLANGO = {"PRICES": prices, "PROVIDERS": aliases}
+
+        def fallen(usd):
+            quota = Quota(usd=usd, per="site", every="day")
+            models = {"model": "cheap/one", "fallback_models": ["dear/two"]}
+            return with_quotas(quota, retry=Retry(max_retries=0), **models)().run("hi")
+
+        assert fallen(Decimal("8.99")).budget.limit == "usd"
+        assert fallen(9).cost == Decimal("0.9")
 
     def test_a_model_of_unknown_price_is_refused(self):
         with pytest.raises(RunError, match="openai/unknown is unknown"):

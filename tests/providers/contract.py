@@ -40,10 +40,12 @@ from mlango.exceptions import (
 from tests.fake_model import (
     RESET,
     STALL,
+    USAGE,
     Answer,
     calls,
     chunk,
     deltas,
+    document,
     event,
     fails,
     says,
@@ -95,6 +97,41 @@ class ProviderContract:
     patience = 0.05  # seconds in which a request has surely been sent
 
     # -- answers ------------------------------------------------------------------------------
+
+    async def test_an_answer_that_was_not_streamed_is_taken(self, provider, model):
+        message = {
+            "content": "Two calls.",
+            "tool_calls": [
+                {"function": {"name": "today", "arguments": {}}},
+                {"id": "b", "function": {"name": "add", "arguments": '{"a": 1}'}},
+            ],
+        }
+        model.script(
+            document(
+                {
+                    "model": "m1",
+                    "choices": [{"message": message, "finish_reason": "tool_calls"}],
+                    "usage": USAGE,
+                }
+            )
+        )
+
+        answer = await collect(provider)
+
+        assert answer[0] == "Two calls."
+        assert answer[-1].tool_calls == [
+            ToolCall("", "today", "{}"),
+            ToolCall("b", "add", '{"a": 1}'),
+        ]
+        assert answer[-1].usage.input_tokens == 10
+        assert answer[-1].model == "m1"
+
+    async def test_an_error_with_status_200_is_an_error(self, provider, model):
+        model.script(document({"error": {"message": "slow down", "code": 429}}))
+
+        caught, _ = await failure(provider)
+
+        assert isinstance(caught, RateLimited)
 
     async def test_text_is_streamed_as_it_comes(self, provider, model):
         model.script(says("Hello big world"))

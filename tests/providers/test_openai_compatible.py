@@ -12,7 +12,6 @@ from mlango.agents.providers import (
     Completion,
     OpenAICompatibleProvider,
     ReasoningDelta,
-    ToolCall,
     connections,
 )
 from mlango.agents.providers.openai_compatible import effort
@@ -26,7 +25,6 @@ from mlango.exceptions import (
 )
 from tests.fake_model import (
     STALL,
-    USAGE,
     Answer,
     chunk,
     document,
@@ -254,40 +252,6 @@ async def test_schemas_may_be_sent_without_descriptions(provider, model, setting
 # -- shapes of answers ------------------------------------------------------------------------
 
 
-async def test_an_answer_that_was_not_streamed_is_taken(provider, model):
-    message = {
-        "content": "Two calls.",
-        "tool_calls": [
-            {"function": {"name": "today", "arguments": {}}},
-            {"id": "b", "function": {"name": "add", "arguments": '{"a": 1}'}},
-        ],
-    }
-    model.script(
-        document(
-            {
-                "model": "m1",
-                "choices": [{"message": message, "finish_reason": "tool_calls"}],
-                "usage": USAGE,
-            }
-        )
-    )
-
-    answer = await collect(provider)
-
-    assert answer[0] == "Two calls."
-    assert answer[-1].tool_calls == [ToolCall("", "today", "{}"), ToolCall("b", "add", '{"a": 1}')]
-    assert answer[-1].usage.input_tokens == 10
-    assert answer[-1].model == "m1"
-
-
-async def test_an_error_with_status_200_is_an_error(provider, model):
-    model.script(document({"error": {"message": "slow down", "code": 429}}))
-
-    caught, _ = await failure(provider)
-
-    assert isinstance(caught, RateLimited)
-
-
 async def test_an_error_event_has_its_type(provider, model):
     model.script(Answer([*texts("Hi"), event({"error": {"type": "rate_limit_error"}})]))
 
@@ -387,6 +351,15 @@ async def test_images_of_the_model_are_kept(provider, model):
     model.script(Answer([chunk({"images": [image]}), chunk({}, "stop"), *tail()]))
 
     assert (await collect(provider))[-1].images == [image]
+
+
+async def test_images_among_the_parts_of_a_content_are_kept(provider, model):
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    message = {"content": [{"type": "text", "text": "Here:"}, image]}
+    model.script(document({"choices": [{"message": message, "finish_reason": "stop"}]}))
+
+    answer = (await collect(provider))[-1]
+    assert (answer.text, answer.images) == ("Here:", [image])
 
 
 async def test_a_large_request_is_sent(provider, model):

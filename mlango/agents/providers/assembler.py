@@ -158,6 +158,8 @@ class Assembler:
         for part in content or ():
             if part.get("type") == "thinking":
                 yield from self._thought("reasoning_content", _text_of(part.get("thinking")))
+            elif part.get("type") == "image_url":
+                self.images.append(part)
             else:
                 yield from self._text(_text_of(part))
 

@@ -17,6 +17,7 @@ from mlango.agents.providers.assembler import Assembler
 from mlango.agents.providers.failures import refusal, refused_option
 from mlango.agents.providers.metering import estimate
 from mlango.agents.providers.openai_compatible import effort as effort_of
+from mlango.agents.providers.sse import Answer
 from mlango.agents.providers.unsupported import Unsupported
 from mlango.agents.providers.wire import Encoder
 from mlango.conf import settings
@@ -115,6 +116,11 @@ class LiteLLMProvider(Provider):
         assembler = Assembler()
         stream = await self._ask(litellm, name, request)
         async with aclosing(stream):
+            if (whole := unstreamed(stream)) is not None:
+                answer = await self._read(whole, name)
+                assembler = answer.assembler
+                for delta in answer.end():
+                    yield delta
             while (chunk := await self._next(stream, name, assembler)) is not None:
                 for delta in assembler.feed(plain(chunk)):
                     yield delta
@@ -183,6 +189,18 @@ class LiteLLMProvider(Provider):
                 raise failed
             self._unsupported.add(self.name, model, option)
             del request[option]
+
+    async def _read(self, response: Any, model: str) -> Answer:
+        """Return the answer of a server that does not stream, of which litellm makes nothing."""
+        answer = Answer(self.name, "")
+        try:
+            data = await response.aread()
+        except errors() as error:
+            failed = self._failure(error, model)
+        else:
+            list(answer.take(data))
+            return answer
+        raise failed
 
     async def _next(self, stream: Any, model: str, assembler: Assembler) -> Any:
         """Return the next chunk, None at the end."""
@@ -303,6 +321,17 @@ def supported_options(model: str) -> frozenset[str]:
         return frozenset(loaded().get_supported_openai_params(model=model) or CHECKED)
     except errors():
         return frozenset(CHECKED)
+
+
+def unstreamed(stream: Any) -> Any:
+    """Return the response that holds a whole answer; None where there is a stream."""
+    import openai
+
+    source = getattr(stream, "completion_stream", None)
+    if not isinstance(source, openai.AsyncStream):
+        return None
+    kind = source.response.headers.get("content-type", "")
+    return source.response if kind.startswith("application/json") else None
 
 
 def missing_keys(model: str) -> list[str]:
