@@ -23,6 +23,7 @@ from mlango.core.provider import (
     pieces,
 )
 from mlango.core.run import Run
+from mlango.core.tasks import failure_of
 from mlango.core.usage import Usage
 from mlango.core.values import clean
 from mlango.core.watch import NEVER, Interrupted, TimedOut
@@ -116,6 +117,8 @@ class ModelCall:
             self._fail(error)
         except BaseException as error:
             self.write(error=error)
+            if failure := failure_of(error):
+                raise failure from error
             raise
         if isinstance(delta, Completion):
             self.write(delta)

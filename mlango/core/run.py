@@ -22,7 +22,7 @@ from mlango.core.messages import size, text_of, user_messages
 from mlango.core.options import Bounds
 from mlango.core.provider import Completion, Message, Provider, ToolCall
 from mlango.core.quick import quick
-from mlango.core.tasks import start
+from mlango.core.tasks import contained, start
 from mlango.core.usage import NO_USAGE, Usage
 from mlango.core.values import to_json
 from mlango.core.watch import NEVER, Interrupted, Watch
@@ -372,7 +372,7 @@ class Run:
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start a task in a context of its own, with the run's thread for blocking work."""
-        return start(coroutine, self.context)
+        return start(contained(coroutine), self.context)
 
     def timeout_text(self) -> str:
         return f"Stopped: the run took longer than {self.bounds.run_timeout:g} seconds."

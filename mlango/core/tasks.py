@@ -10,6 +10,32 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+
+def failure_of(error: BaseException) -> Exception | None:
+    """Return the failure that an exception stands for; None for one that is what it says.
+
+    Code of others may call sys.exit(), which would end the event loop and leave whoever waits
+    for it hanging, or let through that something of its own was cancelled.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            return None
+    elif not isinstance(error, SystemExit | KeyboardInterrupt):
+        return None
+    return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+async def contained(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Await code of others; what it may not raise is a RuntimeError."""
+    try:
+        return await coroutine
+    except BaseException as error:
+        if failure := failure_of(error):
+            raise failure from error
+        raise
+
+
 if sys.version_info >= (3, 12):
 
     def start(coroutine: Coroutine[Any, Any, T], context: contextvars.Context) -> asyncio.Task[T]:
