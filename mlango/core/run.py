@@ -421,11 +421,12 @@ class Run:
         """
         self._queue(self.steering, message)
         if now:
-            self.is_hurried = True
             self.watch.call_soon(self._hurry)
 
     def _hurry(self) -> None:
-        if self.steering and self.watch.steerable:  # else it was read meanwhile
+        # On the loop's thread, where nobody reads the queue meanwhile.
+        self.is_hurried = bool(self.steering)
+        if self.is_hurried and self.watch.steerable:
             self.watch.end_wait(Interrupted(steered=True))
 
     def follow_up(self, message: Any) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import threading
 
 import pytest
@@ -110,6 +111,15 @@ def test_an_exception_ends_the_run_at_most(place, error):
     agent, options = placed(place, fail)
     assert asyncio.run(agent.arun("hi", **options)).status == run.status
     # And whoever comes next is served.
+    agent, options = placed(place, lambda: None)
+    assert agent.run("hi", **options).ok
+
+
+@pytest.mark.parametrize("place", ["before_model", "get_system", "check_input", "before_tool"])
+def test_a_ctrl_c_is_still_one(place):
+    agent, options = placed(place, lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        agent.run("hi", **options)
     agent, options = placed(place, lambda: None)
     assert agent.run("hi", **options).ok
 

@@ -169,6 +169,13 @@ class TestSteeringNow:
         assert [result.error_type for result in stream.run.tool_results] == ["", "skipped"]
         assert stream.run.text == "done"
 
+    def test_a_message_that_was_read_meanwhile_ends_nothing(self):
+        stream = Talker().stream("hi", provider=ScriptedProvider(["one"]))
+        for event in stream:
+            if event.kind == "thinking":
+                stream._run._hurry()
+        assert (stream.run.text, stream.run.steps) == ("one", 1)
+
     def test_plain_steering_waits_for_the_answer(self):
         model = ScriptedProvider(["one", "two"])
         stream = Talker().stream("hi", provider=model)
