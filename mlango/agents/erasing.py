@@ -21,9 +21,8 @@ def erase(user: Any) -> dict[str, int]:
     of each kind were deleted. Raises Misused while a run of his goes on, which would write
     some anew. What another process holds in a ``BufferMemory`` is gone when that ends.
     """
-    owner = owner_key(user)
-    if not owner or not _is_key(owner):
-        raise Misused(f"erase() needs a user, or a user's primary key, not {user!r}.")
+    owner = _key_of(user)
+    Trace.objects.filter(owner_key=owner).mark_lost()  # else they are said to go on for ever
     going_on = Trace.objects.filter(owner_key=owner, parent=None)
     going_on = going_on.exclude(status__in=(*Trace.ENDED, Trace.Status.WAITING))
     if uuids := list(going_on.values_list("pk", flat=True)[:5]):
@@ -44,9 +43,13 @@ def _forget(owner: str) -> None:
             memory.clear(SessionKey(agent, owner, key))
 
 
-def _is_key(owner: str) -> bool:
+def _key_of(user: Any) -> str:
+    """Return a primary key as rows have it, however it was written; raise Misused for none."""
+    owner = owner_key(user)
     try:
-        get_user_model()._meta.pk.to_python(owner)
+        found = str(get_user_model()._meta.pk.to_python(owner)) if owner else ""
     except ValidationError:
-        return False
-    return True
+        found = ""
+    if not found:
+        raise Misused(f"erase() needs a user, or a user's primary key, not {user!r}.")
+    return found

@@ -17,6 +17,7 @@ from mlango.management.base import user_named
 from mlango.management.endings import USAGE
 from mlango.management.printing import counted
 from mlango.management.terminal import Screen
+from mlango.models import Trace
 from mlango.models.quota import QuotaReservation, QuotaUsage
 from mlango.models.removal import delete_runs, old_runs
 
@@ -61,6 +62,7 @@ def prune(err: Screen, options: dict[str, Any]) -> None:
             )
         older_than = timedelta(days=settings.RETENTION)
     before = timezone.now() - older_than
+    Trace.objects.mark_lost()  # else they are kept for ever
     runs = old_runs(before, options["agent"])
     if options["dry_run"]:
         err.line(f"{counted(runs.count(), 'run')} would be deleted.")

@@ -37,19 +37,22 @@ def delete_runs(runs: TraceQuerySet) -> Iterator[int]:
     while uuids := list(
         runs.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:BATCH]
     ):
-        _delete(uuids)
+        yield _delete(runs, uuids)
         last = uuids[-1]
-        yield len(uuids)
 
 
-def _delete(uuids: list[str]) -> None:
+def _delete(runs: TraceQuerySet, uuids: list[str]) -> int:
+    """Delete those that are still among the runs: one may have been gone on with meanwhile."""
     alias = router.db_for_write(Trace)
     traces = Trace.objects.using(alias)
     with transaction.atomic(using=alias):
-        while uuids:
-            children = list(traces.filter(parent__in=uuids).values_list("pk", flat=True))
-            traces.filter(pk__in=uuids).delete()
-            uuids = children
+        still = runs.using(alias).filter(pk__in=uuids).select_for_update()
+        family = found = list(still.values_list("pk", flat=True))
+        while family:
+            children = list(traces.filter(parent__in=family).values_list("pk", flat=True))
+            traces.filter(pk__in=family).delete()
+            family = children
+    return len(found)
 
 
 def delete_owned(owner: str) -> dict[str, int]:

@@ -112,6 +112,21 @@ def test_runs_are_deleted_in_batches(monkeypatch):
     assert list(delete_runs(old_runs(NOW))) == [2, 2, 1]
 
 
+def test_a_run_that_is_gone_on_with_meanwhile_is_kept(monkeypatch):
+    old_run("a")
+    old_run("b")
+    delete = removal._delete
+
+    def delete_late(runs, uuids):
+        Trace.objects.filter(pk=uuids[0]).update(status="running")
+        return delete(runs, uuids)
+
+    monkeypatch.setattr(removal, "_delete", delete_late)
+
+    assert prune() == 1
+    assert kept() == {"a"}
+
+
 def test_a_session_outlives_its_pruned_runs():
     session = Session.objects.create(agent="removal.Clerk", key="s1")
     old_run("a", session=session)
@@ -132,6 +147,14 @@ def test_prune_deletes_what_is_older_than_said(manage):  # noqa: F811
 
     assert kept() == {"b"}
     assert (err.splitlines()[-1], code) == ("1 run deleted.", 0)
+
+
+def test_prune_deletes_what_a_process_left_that_died(manage):  # noqa: F811
+    old_run("a", status="running")
+
+    manage("traces", "prune", "--older-than", "30d")
+
+    assert kept() == set()
 
 
 def test_a_dry_run_deletes_nothing(manage):  # noqa: F811
@@ -228,13 +251,25 @@ def test_agents_recall_nothing_of_the_user(ada, bob, known):
 
 
 def test_a_user_with_a_run_that_goes_on_is_not_erased(ada):
-    old_run("a", status="running", owner_key=str(ada.pk))
+    old_run("a", status="running", owner_key=str(ada.pk), days=0)
     old_run("b", owner_key=str(ada.pk))
 
     with pytest.raises(Misused, match="aaaaaaaa"):
         erase(ada)
 
     assert kept() == {"a", "b"}
+
+
+def test_a_run_whose_process_died_keeps_no_user_from_being_erased(ada):
+    old_run("a", status="running", owner_key=str(ada.pk), days=2)
+
+    assert erase(ada)["trace"] == 1
+
+
+def test_a_primary_key_is_known_however_it_is_written(ada, known):
+    erase(f"0{ada.pk}")
+
+    assert rows_with(CANARY) == set()
 
 
 @pytest.mark.parametrize("nobody", [None, "", "ada"])
