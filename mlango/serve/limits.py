@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import wraps
 from math import ceil
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.http.response import HttpResponseBase
@@ -41,7 +41,9 @@ class Places:
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        # A response that was lost is released by the garbage collector: in any thread, also
+        # in one that holds the lock.
+        self._lock = RLock()
         self.taken = 0
         self._waiting: deque[Future[None]] = deque()
 
@@ -92,7 +94,7 @@ class Streams:
     """How many streams are open, by user and by address."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = RLock()  # as above
         self._open: Counter[tuple[str, str]] = Counter()
 
     def open(self, user: Any, address: str) -> Callable[[], None]:

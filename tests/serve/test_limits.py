@@ -2,7 +2,9 @@
 
 import asyncio
 import gc
+import threading
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth.models import AnonymousUser
@@ -108,6 +110,43 @@ class TestPlaces:
 
         asyncio.run(come())
         assert places.taken == 1
+
+
+class Collecting(int):
+    """A limit at whose comparison the garbage collector releases what was lost."""
+
+    def __new__(cls, number, release):
+        limit = super().__new__(cls, number)
+        limit.release = release
+        return limit
+
+    def __gt__(self, other):
+        self.release()
+        return int(self) > other
+
+    def __le__(self, other):
+        self.release()
+        return int(self) <= other
+
+
+def ends(work):
+    """Return whether a call comes to an end."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(10)
+    return not thread.is_alive()
+
+
+def test_what_is_lost_is_released_while_another_is_taken(monkeypatch):
+    places, streams = Places(), Streams()
+    asyncio.run(places.enter(2, 0, 60))
+    close = streams.open(User(1), "")
+    few = SimpleNamespace(MAX_STREAMS_PER_USER=Collecting(5, close))
+    monkeypatch.setattr(limits, "settings", few)
+
+    assert ends(lambda: asyncio.run(places.enter(Collecting(5, places.leave), 0, 60)))
+    assert ends(lambda: streams.open(User(2), ""))
+    assert (places.taken, len(streams)) == (1, 1)
 
 
 class User:
