@@ -165,8 +165,10 @@ async def outcome_of(
 def told_of(agent: Agent, uuid: str) -> AgentRun | None:
     """Return a run as its rows tell it; None while it goes on."""
     trace = Trace.objects.prefetch_related("spans").get(pk=uuid)
-    if trace.status in (QUEUED, RUNNING) or not trace.opening_json:
+    if trace.status in (QUEUED, RUNNING):
         return None
+    if not trace.opening_json:  # it was stopped before it began
+        trace.opening = {"said": trace.durable.request["said"]}
     run = run_from(agent, recorded_of(trace, user_of(trace)), {})
     run.status, run.stop_reason, run.error = trace.status, trace.stop_reason, trace.error
     if run.agent._meta.output and run.status == FINISHED:

@@ -297,3 +297,12 @@ def test_a_fork_goes_on_where_the_first_run_was():
     assert other.trace_uuid != run.trace_uuid
     assert other.messages == run.messages
     assert other.trace.metadata["forked_from"] == run.trace_uuid
+
+
+def test_a_run_that_was_stopped_before_it_began_is_told_to_who_asks_again():
+    trace = Clerk().enqueue(plan("Never."), idempotency_key="k")
+    trace.cancel()
+
+    run = asyncio.run(asyncio.wait_for(Clerk().arun(plan("Never."), idempotency_key="k"), 10))
+
+    assert (run.trace_uuid, run.status, run.output) == (trace.pk, "cancelled", "")
