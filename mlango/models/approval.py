@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from mlango.core.memory import owner_key
-from mlango.core.values import dumps
+from mlango.core.values import clean, dumps
 from mlango.exceptions import AlreadyDecided, Misused
 from mlango.models.durable import DurableRun
 from mlango.models.json import decoded
@@ -216,7 +216,7 @@ class Approval(models.Model):
         if self.kind not in kinds:
             raise Misused(f"{self.uuid[:8]} is {WHAT_IT_IS[self.kind]}.")
 
-    def _decide(self, by: Any, **values: Any) -> None:
+    def _decide(self, by: Any, *, note: str, **values: Any) -> None:
         if not self.may_decide(by):
             raise PermissionDenied(
                 f"You may not decide the approval {self.uuid[:8]}. It takes {self.who_may()}."
@@ -225,7 +225,8 @@ class Approval(models.Model):
         user = by if isinstance(by, get_user_model()) else None
         rows = type(self)._default_manager.using(self._state.db)
         mine = rows.filter(pk=self.pk)
-        decided = mine.open().update(decided_by=user, decided_at=Now(), **values)
+        values |= {"decided_by": user, "decided_at": Now(), "note": clean(note)}
+        decided = mine.open().update(**values)
         if not decided:
             mine.expire()
         self.refresh_from_db()

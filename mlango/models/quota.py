@@ -10,7 +10,7 @@ from operator import or_
 from typing import Any, ClassVar
 
 from django.db import models, router, transaction
-from django.db.models import F, Q, Sum
+from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -137,14 +137,13 @@ class QuotaUsage(models.Model):
         The row must be locked.
         """
         rows = QuotaReservation._default_manager.using(self._state.db)
-        lapsed = rows.filter(counter=self, expires_at__lte=Now())
-        units = lapsed.aggregate(units=Sum("units", default=0))["units"]
-        if not units:
+        # Once found, the same are deleted: SQLite's clock goes on in a transaction.
+        lapsed = list(rows.filter(counter=self, expires_at__lte=Now()))
+        if not lapsed:
             return 0
-        count = lapsed.delete()[0]
-        self.reserved -= units
+        self.reserved -= sum(each.units for each in lapsed)
         self.save(update_fields=["reserved"], using=self._state.db)
-        return count
+        return rows.filter(pk__in=[each.pk for each in lapsed]).delete()[0]
 
 
 class QuotaReservationQuerySet(models.QuerySet["QuotaReservation"]):

@@ -13,7 +13,7 @@ from mlango.core.threads import in_pool, in_thread
 from mlango.models import Artifact
 from mlango.runtime.sync import close_connections
 from mlango.serve.base import View, Visit, visited
-from mlango.serve.owned import own_trace
+from mlango.serve.owned import ID, own_trace
 from mlango.serve.problems import Problem
 from mlango.serve.renderers import AnyRenderer
 from mlango.serve.uploads import safe_name
@@ -44,9 +44,11 @@ async def answer(visit: Visit) -> HttpResponseBase:
 def found(visit: Visit) -> tuple[Artifact, Any]:
     """Return the row and the open file; raise a Problem if it is not there for the user."""
     match = visit.request.resolver_match
-    uuid = match.kwargs.get("artifact") if match else None
+    uuid = match.kwargs.get("artifact", "") if match else ""
     try:
-        row = own_trace(visit).artifacts.get(pk=uuid)
+        # PostgreSQL takes no NUL, which a URL may have.
+        rows = own_trace(visit).artifacts.filter(pk=uuid if ID.fullmatch(uuid) else "")
+        row = rows.get()
         return row, row.open()
     except (Artifact.DoesNotExist, OSError):
         raise Problem(404, "There is no such file.") from None

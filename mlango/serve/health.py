@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from django.contrib.auth.decorators import login_not_required
-from django.db import DatabaseError, connections, router
+from django.db import Error, connections, router
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
@@ -55,7 +55,7 @@ def has_database(is_own_thread: bool) -> bool:
     try:
         with connections[router.db_for_write(Trace)].cursor() as cursor:
             cursor.execute("SELECT 1")
-    except DatabaseError:
+    except Error:  # also InterfaceError, where the connection is closed already
         logger.exception("The database does not answer.")
         return False
     finally:

@@ -572,3 +572,11 @@ def test_the_decision_is_told_when_it_takes_effect(ann):
     stream = Desk().resume_stream(run, provider=ScriptedProvider(["Done."]))
     decided = [event for event in stream if isinstance(event, ApprovalDecided)]
     assert [(event.decision, event.note) for event in decided] == [("approved", "fine")]
+
+
+def test_no_text_that_a_database_refuses_keeps_a_decision_from_being_made(ann):
+    row = Desk().run('use refund {"order": 7}', user=ann).trace.approvals.get()
+
+    row.reject(by=ann, reason="no\0 \ud800")
+
+    assert (row.status, row.note) == ("rejected", "no\u2400 \ufffd")

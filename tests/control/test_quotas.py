@@ -12,6 +12,7 @@ from decimal import Decimal
 import pytest
 from django.contrib.auth import get_user_model
 from django.db import connections
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from mlango.agents import Agent, BudgetExceeded, Compaction, Limits, LLMJudge, Quota, Retry, tool
@@ -135,6 +136,26 @@ class TestReserving:
         QuotaReservation.objects.create(counter=row, units=100, expires_at=late)
         assert run().ok
         assert (counter().spent, counter().reserved) == (40, 0)
+
+    def test_what_lapses_while_others_are_given_back_is_given_back_later(self, monkeypatch):
+        assert run().ok
+        row, rows = counter(), QuotaReservation.objects
+        row.reserved = 110
+        row.save()
+        late = timezone.now() - timedelta(seconds=1)
+        rows.create(counter=row, units=100, expires_at=late)
+        rows.create(counter=row, units=10, expires_at=late + timedelta(minutes=1))
+        delete = QuerySet.delete
+
+        def delete_late(found):
+            rows.update(expires_at=late)
+            return delete(found)
+
+        monkeypatch.setattr(QuerySet, "delete", delete_late)
+        assert rows.release_lapsed() == 1
+        assert counter().reserved == 10
+        assert rows.release_lapsed() == 1
+        assert counter().reserved == 0
 
     def test_what_is_on_its_way_does_not_lapse(self):
         assert run().ok

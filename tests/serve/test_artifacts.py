@@ -72,6 +72,7 @@ class ArtifactTests(Posting, TestCase):
         elsewhere = url.replace("/paint/", "/show/")
         self.assert_problem(self.client.get(elsewhere), 404, "no such run")
         self.assert_problem(self.client.get(url[:-3] + "00/"), 404, "no such file")
+        self.assert_problem(self.client.get(url[:-3] + "%00/"), 404, "no such file")
         self.assert_problem(self.post(url), 405, "GET")
 
         self.client.force_login(make_user("bob", is_superuser=True))

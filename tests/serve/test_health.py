@@ -4,7 +4,7 @@ import signal
 import threading
 
 import pytest
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError
 from django.test import TestCase, modify_settings, override_settings
 
 from mlango.serve import health, limits
@@ -42,14 +42,18 @@ class HealthTests(TestCase):
 class Broken(dict):
     """Databases that do not answer."""
 
+    def __init__(self, error):
+        self.error = error
+
     def __missing__(self, alias):
-        raise DatabaseError("s3cret host")
+        raise self.error("s3cret host")
 
 
 @pytest.mark.urls("mlango.urls")
 class TestUnhealthy:
-    def test_it_lives_without_a_database_but_is_not_ready(self, client, monkeypatch):
-        monkeypatch.setattr(health, "connections", Broken())
+    @pytest.mark.parametrize("error", [DatabaseError, InterfaceError])
+    def test_it_lives_without_a_database_but_is_not_ready(self, client, monkeypatch, error):
+        monkeypatch.setattr(health, "connections", Broken(error))
 
         assert client.get("/health").status_code == 200
         response = client.get("/healthz")
