@@ -13,6 +13,7 @@ class Drain:
     def __init__(self) -> None:
         self._set = threading.Event()
         self._following: Any = None
+        self._is_told = False
 
     @property
     def has_begun(self) -> bool:
@@ -34,6 +35,15 @@ class Drain:
 
     def _notice(self, number: int, frame: Any) -> None:
         self._set.set()
+        if self._is_told:  # by a handler that follows this one, and goes before it as well
+            return
+        self._is_told = True
+        try:
+            self._follow(number, frame)
+        finally:
+            self._is_told = False
+
+    def _follow(self, number: int, frame: Any) -> None:
         if callable(self._following):
             self._following(number, frame)
         elif self._following == signal.SIG_DFL:

@@ -91,6 +91,20 @@ def test_sigterm_is_noticed_and_handled_as_before(handler):
     assert handled == [signal.SIGTERM]
 
 
+def test_sigterm_is_handled_once_by_who_came_later_and_calls_who_was_before(handler):
+    handled = []
+    draining = Drain()
+    draining.watch()
+    before = signal.getsignal(signal.SIGTERM)
+    handler(lambda *args: (handled.append(args[0]), before(*args)))
+    draining.watch()
+
+    for _ in range(2):
+        signal.raise_signal(signal.SIGTERM)
+
+    assert handled == [signal.SIGTERM] * 2
+
+
 def test_sigterm_that_is_ignored_stays_so(handler):
     handler(signal.SIG_IGN)
     draining = Drain()
