@@ -21,6 +21,7 @@ from mlango.serve.json import document, shown
 from mlango.serve.limits import admitted
 from mlango.serve.operations import DECISIONS as DECISIONS
 from mlango.serve.problems import Problem
+from mlango.serve.tokens import program_with
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
@@ -145,14 +146,22 @@ def _decide(row: Approval, user: Any, fields: dict[str, Any]) -> None:
 async def gone_on(visit: Visit, row: Approval) -> AgentRun | None:
     """Go on with the run and return it; None if somebody else goes on with it already."""
     agent, trace = await ask(whose, visit, row)
+    options: dict[str, Any] = {"user": owner_of(visit, row), "raise_on_error": False}
     try:
         if visit.is_async:
-            run: AgentRun = await agent.aresume(trace, raise_on_error=False)
+            run: AgentRun = await agent.aresume(trace, **options)
         else:
-            run = await in_thread(agent.resume, trace, raise_on_error=False)
+            run = await in_thread(agent.resume, trace, **options)
     except Misused:
         return None
     return run
+
+
+def owner_of(visit: Visit, row: Approval) -> Any:
+    """Return who has the run if no row tells that: a program with a token has none."""
+    if owner_key(visit.user) == row.owner_key:
+        return visit.user
+    return program_with(row.owner_key)
 
 
 def whose(visit: Visit, row: Approval) -> tuple[Agent, str]:

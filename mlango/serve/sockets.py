@@ -164,7 +164,7 @@ class Socket:
         if owner_key(visit.user) == row.owner_key and self.stream is None:
             agent, trace = await ask(whose, visit, row)
             try:
-                self._show(await agent.aresume_stream(trace), _nothing)
+                self._show(await agent.aresume_stream(trace, user=visit.user), _nothing)
             except Misused:  # somebody else goes on with it
                 return
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from hmac import compare_digest
 from secrets import token_urlsafe
@@ -99,6 +99,18 @@ def token_with(secret: str) -> Token | None:
         if compare_digest(digest, token.digest):
             found = token
     return found
+
+
+def program_with(key: str) -> Service | None:
+    """Return the program of an ``owner_key``; None if it is no program's that has a token.
+
+    Where it has several, it may do here what it may with each of them.
+    """
+    found = [token for token in tokens() if not token.user and Service(token).pk == key]
+    if not found:
+        return None
+    permissions = frozenset.intersection(*(token.permissions for token in found))
+    return Service(replace(found[0], permissions=permissions))
 
 
 def token_of(number: int, given: Any) -> Token:

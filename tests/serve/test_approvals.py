@@ -295,3 +295,40 @@ def test_a_run_that_fails_after_the_decision_keeps_it(waiting, settings):
     assert answer["run"]["status"] == "failed"
     assert "secret" not in json.dumps(answer)
     assert refunds == [(7, "")]
+
+
+TOKENS = [
+    {"token": "a" * 43, "name": "shop", "permissions": ["auth.delete_user", "auth.view_user"]},
+    {"token": "b" * 43, "name": "shop", "permissions": ["auth.delete_user"]},
+]
+
+
+@pytest.fixture
+def program(settings):
+    settings.MLANGO = {**settings.MLANGO, "API_BEARER_TOKENS": TOKENS}
+    return Client(headers={"authorization": f"Bearer {'b' * 43}"})
+
+
+def asked(program):
+    """Return the run of a program, and the id of the approval that it waits for."""
+    answer = post(program, "/desk/run/", message="Refund order 7").json()
+    return answer["trace"], answer["approvals"][0]["approval"]
+
+
+def test_the_run_of_a_program_goes_on_when_it_has_decided(program):
+    _, approval = asked(program)
+
+    answer = decide(program, approval=approval, decision="approve").json()
+
+    assert answer["run"]["output"] == "Done."
+    assert refunds == [(7, "")]
+
+
+def test_the_run_of_a_program_goes_on_as_that_program_when_a_person_has_decided(program):
+    boss = client_of(get_user_model().objects.create_superuser("boss"))
+    trace, approval = asked(program)
+
+    answer = decide(boss, approval=approval, decision="approve").json()
+
+    assert answer["run"] == {"trace": trace, "status": "finished"}
+    assert refunds == [(7, "")]

@@ -387,17 +387,18 @@ def test_a_login_that_ended_begins_no_run(cookies, ann):
 # -- approvals --------------------------------------------------------------------------------
 
 
-def test_the_user_decides_and_the_run_goes_on(cookies):
-    async def go():
-        async with Talker(Payer, cookies) as ws:
-            ws.say("send", message='use pay {"amount": 3}')
-            asked = await ws.frame(kind="approval_requested")
-            await ws.frame(kind="finished", status="waiting")
-            ws.say("approve", approval=asked["approval"], ref="a")
-            decided = await ws.frame(type="decided")
-            return decided, await ws.frame(kind="finished")
+async def pay_and_approve(*who, **headers):
+    async with Talker(Payer, *who, **headers) as ws:
+        ws.say("send", message='use pay {"amount": 3}')
+        asked = await ws.frame(kind="approval_requested")
+        await ws.frame(kind="finished", status="waiting")
+        ws.say("approve", approval=asked["approval"], ref="a")
+        decided = await ws.frame(type="decided")
+        return decided, await ws.frame(kind="finished")
 
-    decided, last = talk(go())
+
+def test_the_user_decides_and_the_run_goes_on(cookies):
+    decided, last = talk(pay_and_approve(cookies))
 
     assert (decided["ref"], decided["approval"]["status"]) == ("a", "approved")
     assert last["output"] == "tool results: paid 3"
@@ -518,6 +519,15 @@ def test_a_program_has_a_token_and_no_origin(ann, settings):
 
     assert talk(go(token))["output"].startswith("tool results: ann of ")
     assert refused(Asked, "", origin=None, authorization="Bearer wrong")["status"] == 401
+
+
+def test_a_program_decides_and_its_run_goes_on(settings):
+    token = new_secret()
+    settings.MLANGO = {**settings.MLANGO, "API_BEARER_TOKENS": [hashed(token)]}
+
+    _, last = talk(pay_and_approve("", origin=None, authorization=f"Bearer {token}"))
+
+    assert last["output"] == "tool results: paid 3"
 
 
 def test_a_user_has_so_many_sockets(cookies, settings):

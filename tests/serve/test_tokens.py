@@ -9,7 +9,7 @@ from django.test import Client, SimpleTestCase, TestCase, override_settings
 
 from mlango.exceptions import Misconfigured
 from mlango.models import Approval, Session, Trace
-from mlango.serve.tokens import Service, hashed, new_secret, token_of, token_with
+from mlango.serve.tokens import Service, hashed, new_secret, program_with, token_of, token_with
 from tests.serve.site import Posting, make_user, served
 
 NEW, OLD, ANNS, BILLINGS = (new_secret() for _ in range(4))
@@ -49,6 +49,16 @@ class TokenTests(Posting, TestCase):
 
     def test_a_stream_takes_tokens_too(self):
         self.assertIn(b"event: finished", self.bearing(NEW, "/stream/").getvalue())
+
+    def test_a_program_with_several_tokens_may_do_what_each_of_them_says(self):
+        both = [
+            {"token": token, "name": "both", "permissions": list(permissions)}
+            for token, permissions in ((NEW, "ab"), (OLD, "bc"))
+        ]
+        with with_tokens(*both, {"token": ANNS, "user": "ann"}):
+            self.assertEqual(program_with("service:both").permissions, {"b"})
+            self.assertIsNone(program_with("service:api"))
+            self.assertIsNone(program_with(str(self.user.pk)))
 
     def test_a_token_may_do_what_it_says(self):
         self.assertEqual(self.bearing(BILLINGS, "/only/").status_code, 200)
