@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from decimal import Decimal
 from time import monotonic
@@ -77,8 +79,7 @@ class Reserving(Control):
 
     async def before_model(self, run: Run) -> None:
         # Rows can be imported only once the apps are loaded.
-        from mlango.models.quota import Exhausted, QuotaUsage
-        from mlango.runtime.database import write
+        from mlango.models.quota import Exhausted
 
         await self._settle(run)
         self._usage, self._cost = run.usage, run.cost
@@ -86,9 +87,23 @@ class Reserving(Control):
         if not shares:
             return
         try:
-            self._held = await write(run, QuotaUsage.objects.reserve, shares, _lapses_at(run))
+            await self._reserve(run, shares)
         except Exhausted as exhausted:
             self._trip(run, exhausted)
+
+    async def _reserve(self, run: Run, shares: list[Share]) -> None:
+        """Reserve shares. One who is cancelled meanwhile holds them too, and gives them back."""
+        from mlango.models.quota import QuotaUsage
+        from mlango.runtime.database import write
+
+        reserve = write(run, QuotaUsage.objects.reserve, shares, _lapses_at(run))
+        reserving = asyncio.ensure_future(reserve)
+        try:
+            self._held = await asyncio.shield(reserving)
+        except asyncio.CancelledError:
+            with suppress(Exception):
+                self._held = await reserving
+            raise
 
     async def before_call(self, run: Run, job: Job, arguments: dict[str, Any]) -> dict[str, Any]:
         await self._settle(run)

@@ -1,5 +1,6 @@
 """Quotas: what is reserved before a model call, what is counted after it, and for whom."""
 
+import asyncio
 import math
 import os
 import queue
@@ -20,6 +21,7 @@ from mlango.agents.providers import Completion, Provider, ScriptedProvider, Tool
 from mlango.agents.quotas import period_start
 from mlango.exceptions import Misconfigured, ProviderUnavailable, RunError
 from mlango.models import QuotaReservation, QuotaUsage
+from mlango.models.quota import QuotaUsageQuerySet
 from tests.helpers import Priced
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -111,6 +113,28 @@ class TestReserving:
                 break
         stream.close()
         assert counter().reserved == 0
+
+    def test_who_is_cancelled_while_he_reserves_gives_it_back(self, monkeypatch):
+        reserve, begun, go_on = QuotaUsageQuerySet.reserve, threading.Event(), threading.Event()
+
+        def reserve_late(*args):
+            begun.set()
+            go_on.wait(10)
+            return reserve(*args)
+
+        async def cancelled():
+            task = asyncio.ensure_future(Desk().arun("hi", provider=ScriptedProvider([ANSWER])))
+            await asyncio.to_thread(begun.wait, 10)
+            task.cancel()
+            await asyncio.sleep(0)
+            go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        monkeypatch.setattr(QuotaUsageQuerySet, "reserve", reserve_late)
+        asyncio.run(cancelled())
+
+        assert (counter().spent, counter().reserved) == (0, 0)
 
     def test_each_step_is_counted_before_its_tools_run(self):
         seen = []
