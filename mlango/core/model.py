@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable
 from dataclasses import replace
 from decimal import Decimal
 from time import monotonic, time
@@ -44,7 +44,6 @@ class ModelCall:
         "held",
         "is_guarded",
         "patience",
-        "receive",
         "request",
         "run",
         "started_at",
@@ -80,11 +79,9 @@ class ModelCall:
         run.reply, run.released, run.watch.steerable = None, False, True
         run.is_muted = False
         self.stream: AsyncGenerator[Delta] | None = None
-        self.receive: Callable[[], Awaitable[Delta]] = self._whole
         # A provider that answers in one piece needs no stream, which costs to open.
         if type(provider).astream is not Provider.astream:
             self.stream = provider.astream(**self.request)
-            self.receive = self.stream.__anext__
 
     async def next(self) -> Event | None:
         """Return the next event of the answer; None when it is complete, or was interrupted.
@@ -101,7 +98,7 @@ class ModelCall:
             else:
                 until = self.until or min(self.deadline, monotonic() + self.patience)
                 self.until = None
-                delta = await run.watch.wait(self.receive(), until)
+                delta = await run.watch.wait(self._receive(), until)
             if self.is_guarded and self.answer is None:
                 delta = await self._cleared(delta)
         except Interrupted as interruption:
@@ -147,7 +144,10 @@ class ModelCall:
 
     async def _next_held(self) -> Delta:
         deadline = min(self.deadline, monotonic() + self.patience)
-        return await self.run.watch.wait(self.receive(), deadline)
+        return await self.run.watch.wait(self._receive(), deadline)
+
+    def _receive(self) -> Awaitable[Delta]:
+        return self._whole() if self.stream is None else self.stream.__anext__()
 
     async def _whole(self) -> Delta:
         """Return the first piece of an answer that comes in one, and keep the others."""

@@ -133,6 +133,9 @@ class RowJournal(Journal):
             writer.leave()
         if not self.lost:
             await self.sync()
+        if not self._logged:  # all is written
+            # A run and its journal would keep each other until the garbage collector comes.
+            self._run = self._log = None
 
     def failed(self, statement: Statement, error: Exception) -> None:
         """Log the first error of the run; without its trace's row it writes no more."""

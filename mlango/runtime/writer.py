@@ -196,6 +196,7 @@ class Writer:
         try:
             while jobs := self._take():
                 self._do(jobs)
+                del jobs  # and the runs that they hold
         finally:
             with self._changed:
                 if self._thread is threading.current_thread():  # something ended it early

@@ -1,8 +1,10 @@
 """The loop: what happens in a run, in which order, however it ends."""
 
 import asyncio
+import gc
 import sys
 import threading
+import weakref
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -310,6 +312,21 @@ def test_a_provider_written_for_complete_works():
 
     assert result.output == "test: hi Add."
     assert result.usage.total_tokens == 7
+
+
+async def test_a_run_that_has_ended_is_not_left_to_the_garbage_collector():
+    turns = [[call("add_async", a=1, b=2)], "3"]
+    gc.disable()
+    try:
+        stream = Adder().astream("hi", provider=ScriptedProvider(turns))
+        ended = weakref.ref(stream._run)
+        async for _ in stream:
+            pass
+        del stream
+
+        assert ended() is None
+    finally:
+        gc.enable()
 
 
 def test_leaving_a_stream_stops_the_run_and_pairs_its_calls():

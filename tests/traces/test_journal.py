@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import time
+import weakref
 from decimal import Decimal
 
 import pytest
@@ -18,6 +19,7 @@ from mlango.core.tools import ToolResult, tool
 from mlango.core.usage import Usage
 from mlango.exceptions import ProviderUnavailable, ToolError
 from mlango.models import Span, Trace
+from mlango.runtime.writer import writer
 from tests.helpers import afinish, astream, finish, new_run, stream
 
 # Inside a test's transaction rows are written on the test's connection, else by the thread.
@@ -438,3 +440,19 @@ def test_no_content_shows_in_the_name_of_a_row():
 
     assert str(trace) == "shop.Support abababab"
     assert str(span) == "3 tool add"
+
+
+@everywhere
+async def test_a_traced_run_is_not_left_to_the_garbage_collector(where):
+    gc.disable()
+    try:
+        run = new_run(["One."])
+        run.journal.keep_log(run)
+        ended = weakref.ref(run)
+        await afinish(run)
+        del run
+        await asyncio.to_thread(writer.flush)  # what it wrote last, it has let go then
+
+        assert ended() is None
+    finally:
+        gc.enable()
