@@ -13,7 +13,7 @@ from mlango.agents.durability import Durability
 from mlango.agents.hooks import BeforeModel, hooking
 from mlango.agents.output.control import AnswerTool, Structured
 from mlango.agents.quotas import reserving
-from mlango.agents.signins import SigningIn
+from mlango.agents.signins import SignedIn, SigningIn
 from mlango.agents.spending import earlier_in
 from mlango.agents.team import Sharing, Succession
 from mlango.core.controls import NO_CONTROLS, Control, Controls
@@ -55,7 +55,9 @@ def controls_for(run: Run, given: dict[str, Any], key: SessionKey | None) -> Con
     controls += hooks.before_others
     if meta.guardrails:
         controls.append(Guarding(meta.guardrails))
-    if run.toolbox or run.is_resumed:  # before an approval is taken, which serves one call
+    if run.is_resumed:  # before an approval is taken, which serves one call
+        controls.append(SignedIn())
+    if run.toolbox or run.is_resumed:
         controls.append(SigningIn())
     # What was asked before the run waited is decided, whatever the agent says now.
     if meta.permissions or meta.ask_question or run.toolbox.asks or run.is_resumed:

@@ -23,10 +23,24 @@ if TYPE_CHECKING:
 
 
 class SigningIn(Control):
-    """Parks a call that raised SignInRequired, and lets it be made again once that is done."""
+    """Parks a call that raised SignInRequired."""
+
+    async def sign_in(self, run: Run, job: Job, wanted: SignInRequired) -> None:
+        if not run.journal.writes or not apps.is_installed("mlango"):
+            return
+        job.deadline = NEVER  # it has ended, and only its row is still to be written
+        tell(run, await run.journal.do(_ask, run, job, wanted))
+        raise Parked
+
+    async def end(self, run: Run) -> None:
+        await close(run)
+
+
+class SignedIn(Control):
+    """Lets a call of a run that waited be made again once its user has signed in."""
 
     async def before_call(self, run: Run, job: Job, arguments: dict[str, Any]) -> dict[str, Any]:
-        row = await in_thread(_row_of, run, job) if run.is_resumed else None
+        row = await in_thread(_row_of, run, job)
         if row is None:
             return arguments
         if row.status == row.Status.PENDING:
@@ -40,16 +54,6 @@ class SigningIn(Control):
             raise ToolError(f"The user did not sign in{reason}")
         await run.journal.do(row.use)
         return arguments
-
-    async def sign_in(self, run: Run, job: Job, wanted: SignInRequired) -> None:
-        if not run.journal.writes or not apps.is_installed("mlango"):
-            return
-        job.deadline = NEVER  # it has ended, and only its row is still to be written
-        tell(run, await run.journal.do(_ask, run, job, wanted))
-        raise Parked
-
-    async def end(self, run: Run) -> None:
-        await close(run)
 
 
 def _row_of(run: Run, job: Job) -> Approval | None:

@@ -7,7 +7,7 @@ run with ``Halt``, refuses a call with ``ToolError``, and parks a call with ``Pa
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from mlango.core.calls import Job
@@ -62,6 +62,12 @@ class Parked(Exception):
 
 class Control:
     """Watches over one run. Override what is needed; the rest costs nothing."""
+
+    seams: ClassVar[tuple[str, ...]] = ()  # those at which it does something
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.seams = tuple(s for s in SEAMS if getattr(cls, s) is not getattr(Control, s))
 
     async def hear(self, run: Run, said: list[Message]) -> list[Message]:
         """Return what someone said as it may be read and stored.
@@ -134,14 +140,12 @@ class Controls:
     end: Seam
 
     def __init__(self, controls: Iterable[Control] = ()) -> None:
-        every = tuple(controls)
-        active: set[Control] = set()
         for seam in SEAMS:
-            own = getattr(Control, seam)
-            found = [each for each in every if getattr(type(each), seam) is not own]
-            setattr(self, seam, tuple(getattr(each, seam) for each in found))
-            active.update(found)
-        self.all = tuple(each for each in every if each in active)
+            setattr(self, seam, ())
+        self.all = tuple(each for each in controls if each.seams)
+        for each in self.all:
+            for seam in each.seams:
+                setattr(self, seam, (*getattr(self, seam), getattr(each, seam)))
 
 
 NO_CONTROLS = Controls()
