@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
+from django.conf import settings as django_settings
 
 from mlango.agents.approvals import ask_question
 from mlango.agents.controls import controls_for
@@ -53,6 +54,7 @@ RUN_OPTIONS = (
     "raise_on_error",
 )
 REQUEST_OPTIONS = ("max_tokens", "temperature", "stop_sequences", "thinking", "effort")
+NO_TOOLS = Toolbox()  # before those of the run are known
 CLOSE = 0.75  # how alike a misspelt option must be to be taken for one
 
 
@@ -86,7 +88,7 @@ def run_for(
         provider=None,  # type: ignore[arg-type]  # set below, or when the run begins
         model="",
         said=said,
-        toolbox=Toolbox(),
+        toolbox=NO_TOOLS,
         bounds=_bounds(defaults, given),
         request_options=_request_options(defaults, extra),
         journal=journal,
@@ -230,8 +232,6 @@ def _request_options(defaults: Defaults, extra: dict[str, Any]) -> dict[str, Any
 
 
 def _disclose(meta: Options) -> bool:
-    from django.conf import settings as django_settings
-
     return meta.disclose_errors or bool(django_settings.DEBUG)
 
 

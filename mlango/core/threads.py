@@ -40,9 +40,12 @@ def _settle() -> None:
     _restore_context(contextvars.copy_context())
 
 
+_sensitively = sync_to_async(_guarded, thread_sensitive=True)  # made once, as that takes a while
+
+
 async def in_thread(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call ``function`` in the thread-sensitive thread of the current context."""
-    return await sync_to_async(_guarded, thread_sensitive=True)(function, args, kwargs)
+    return await _sensitively(function, args, kwargs)
 
 
 def _pooled(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

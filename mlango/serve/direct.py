@@ -14,7 +14,6 @@ from tempfile import SpooledTemporaryFile
 from typing import IO, Any, TypeVar
 
 from django.conf import settings as django_settings
-from django.contrib.sessions.middleware import SessionMiddleware
 from django.core.exceptions import DisallowedHost
 from django.core.handlers.asgi import ASGIRequest, get_script_prefix
 from django.http.response import HttpResponseBase
@@ -27,7 +26,7 @@ from mlango.serve.asgi import Application, Message, Receive, Scope, Send
 from mlango.serve.body import too_large
 from mlango.serve.keepers import Keepers
 from mlango.serve.problems import Problem
-from mlango.serve.scopes import nothing, request_of
+from mlango.serve.scopes import nothing, request_of, sessions
 
 logger = logging.getLogger("mlango.serve")
 
@@ -123,7 +122,7 @@ class Direct:
         async with self._keepers.next().works():
             response = await match.func(request, *match.args, **match.kwargs)
             if request.session.modified:  # such as for a new SECRET_KEY
-                store = SessionMiddleware(nothing).process_response
+                store = sessions(django_settings.SESSION_ENGINE).process_response
                 response = await in_thread(store, request, response)
             return response
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from functools import cache
 from io import BytesIO
 from typing import IO, Any
 
+from django.conf import settings
 from django.contrib.auth.middleware import AuthenticationMiddleware
 from django.contrib.sessions.middleware import SessionMiddleware
 from django.core.handlers.asgi import ASGIRequest
@@ -22,11 +24,11 @@ def request_of(scope: Scope, body: IO[bytes] | None = None) -> ASGIRequest:
     A user that an application further out has put into the scope goes before the session's.
     """
     request = ASGIRequest(_as_http(scope), body or BytesIO())
-    SessionMiddleware(nothing).process_request(request)
+    sessions(settings.SESSION_ENGINE).process_request(request)
     if "user" in scope:
         request.user = scope["user"]
     else:
-        AuthenticationMiddleware(nothing).process_request(request)
+        _users.process_request(request)
     return request
 
 
@@ -41,3 +43,12 @@ def _as_http(scope: Scope) -> Scope:
 def nothing(request: HttpRequest) -> HttpResponse:
     """Stand where middleware expects the rest of the site."""
     return HttpResponse()
+
+
+@cache
+def sessions(engine: str) -> SessionMiddleware:
+    """Return what reads and stores sessions by ``settings.SESSION_ENGINE``."""
+    return SessionMiddleware(nothing)
+
+
+_users = AuthenticationMiddleware(nothing)
