@@ -220,15 +220,11 @@ def tool_message(call_id: str, content: Any, is_error: bool = False) -> Message:
 
 def size(message: Message) -> int:
     """Return about how many characters a message takes in a request."""
-    content = message.get("content")
-    if isinstance(content, str):
-        total = len(content)
-    else:
-        total = sum(_part_size(part) for part in content) if content else 0
-    if "tool_calls" in message:
-        for call in message["tool_calls"] or ():
-            function = call["function"]
-            total += len(function["name"]) + len(function["arguments"])
+    content = message.get("content") or ""
+    total = len(content) if content.__class__ is str else sum(map(_part_size, content))
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        total += len(function["name"]) + len(function["arguments"])
     return total
 
 

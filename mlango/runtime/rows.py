@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from django.conf import settings as django_settings
 from django.contrib.auth import get_user_model
+from pydantic_core import from_json
 
 from mlango.core.journal import LLM, Entry
 from mlango.core.log import Joined
@@ -26,9 +27,11 @@ MAX_PREVIEW = 10_000  # characters of the message in Trace.input
 MAX_INT = 2**63 - 1
 MAX_COST = Decimal(10) ** 9
 NUL = "\\u0000"  # as JSON writes it
+MAX_PLAIN = 300  # characters: of digits alone, still no number too large
 HIDDEN = "[hidden]"
 NO_COUNTS = (0, 0, 0, 0, 0, False)
 CONTENT = ("traceback", "details", "attempts")  # attributes that quote what a tool worked on
+_ODD = re.compile(r"\\u|[0-9][eE]")  # in JSON text that a look does not suffice for
 _SECRET = re.compile(r"(?i)api_?key|secret|passw|authori|credential|headers|(^|_)token$")
 
 
@@ -185,20 +188,18 @@ def _short(text: str, length: int) -> str:
     return clean(text)[:length]
 
 
-def _counts(usage: Usage) -> tuple[int, int, int, int, int, bool]:
+def _counts(usage: Usage) -> tuple[int, ...]:
     """Return the token counts as a column takes them, whatever the provider says."""
-    return (
-        _fitting(usage.input_tokens),
-        _fitting(usage.output_tokens),
-        _fitting(usage.cache_read_tokens),
-        _fitting(usage.cache_write_tokens),
-        _fitting(usage.reasoning_tokens),
-        usage.estimated,
+    counts: tuple[int, ...] = (
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cache_read_tokens,
+        usage.cache_write_tokens,
+        usage.reasoning_tokens,
     )
-
-
-def _fitting(count: int) -> int:
-    return count if 0 <= count <= MAX_INT else min(max(count, 0), MAX_INT)
+    if min(counts) < 0 or max(counts) > MAX_INT:
+        counts = tuple(min(max(count, 0), MAX_INT) for count in counts)
+    return (*counts, usage.estimated)
 
 
 def _input_json(entry: Entry) -> str:
@@ -217,12 +218,29 @@ def _is_secret(key: str) -> bool:
 
 def _arguments_json(text: str) -> str:
     """Return the arguments that a model wrote as JSON text; broken ones as a JSON string."""
+    if _is_plain(text):
+        return text
     try:
         value = parse_json(text)
     except ValueError:
         return dumps(text)
     # What is ASCII without escapes holds nothing that must be cleaned.
     return text if text.isascii() and "\\u" not in text else dumps(value)
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether a short look finds a JSON object that is kept as it is.
+
+    A key that comes twice shows as a colon too many, a number too large for a float as an
+    exponent or in more digits than a short text has.
+    """
+    if len(text) > MAX_PLAIN or not text.isascii() or _ODD.search(text):
+        return False
+    try:
+        value = from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return False
+    return type(value) is dict and len(value) == text.count(":")
 
 
 def _json(value: Any) -> str:

@@ -11,6 +11,8 @@ from mlango.core.provider import Message
 from mlango.core.usage import Usage
 
 CHARS_PER_TOKEN = 4
+# Most servers tell no more than this.
+PLAIN = frozenset(("prompt_tokens", "completion_tokens", "total_tokens"))
 
 
 def read_usage(raw: Mapping[str, Any]) -> Usage:
@@ -19,6 +21,8 @@ def read_usage(raw: Mapping[str, Any]) -> Usage:
     ``prompt_tokens`` count what came from a cache too, as OpenAI, DeepSeek and litellm have
     it. Anthropic's ``input_tokens`` do not, so what was cached is added there.
     """
+    if PLAIN.issuperset(raw):
+        return Usage(_number(raw.get("prompt_tokens")), _number(raw.get("completion_tokens")))
     cached_as = _part(raw, "prompt_tokens_details", "input_tokens_details")
     thought = _part(raw, "completion_tokens_details", "output_tokens_details")
     # Sources repeat each other, so none is added.

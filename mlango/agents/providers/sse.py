@@ -46,7 +46,13 @@ class Answer:
                 self.is_done = True
             elif text:
                 try:
-                    yield from feed(self._chunk(text))
+                    chunk = from_json(text)
+                except ValueError:
+                    chunk = None
+                if chunk.__class__ is not dict or "choices" not in chunk or "error" in chunk:
+                    chunk = self._checked(chunk, text)
+                try:
+                    yield from feed(chunk)
                 except (AttributeError, TypeError, LookupError):
                     raise self._malformed("a chunk of another shape") from None
 
@@ -76,14 +82,9 @@ class Answer:
         if self._length > MAX_BYTES:
             raise self._malformed(f"more than {MAX_BYTES} bytes in one piece")
 
-    def _chunk(self, text: bytes) -> dict[str, Any]:
-        try:
-            value = from_json(text)
-        except ValueError:
-            value = None
+    def _checked(self, value: Any, text: bytes) -> dict[str, Any]:
         chunk = value if isinstance(value, dict) else self._parsed(text)
-        if "choices" not in chunk or "error" in chunk:
-            self._check(chunk)
+        self._check(chunk)
         return chunk
 
     def _whole(self) -> Iterator[Delta]:
