@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 from contextvars import Context
 from functools import partial
@@ -83,7 +83,7 @@ class Elsewhere:
     def __init__(self, run: Run) -> None:
         self.uuid = run.uuid
         self.told: AgentRun | None = None  # how it ended
-        self.is_aborted = False
+        self.is_aborted = self.is_begun = False
         self._run = run
 
     @property
@@ -112,17 +112,25 @@ class Elsewhere:
         return self.told or (self.here or self._run).result()
 
     def steer(self, message: Any, *, now: bool = False) -> None:
-        self._found().steer(message, now=now)
+        if self.here is not None:
+            self.here.steer(message, now=now)
+        else:
+            self._post(lambda trace: trace.steer(message, now=now))
 
     def follow_up(self, message: Any) -> None:
-        self._found().follow_up(message)
+        if self.here is not None:
+            self.here.follow_up(message)
+        else:
+            self._post(lambda trace: trace.follow_up(message))
 
-    def _found(self) -> Run:
-        if self.here is None:
-            raise Misused(
-                f"The run {self.uuid[:8]} does not go on in this process, so it cannot be told."
-            )
-        return self.here
+    def _post(self, tell: Callable[[Trace], None]) -> None:
+        """Have a run told that goes on elsewhere, from a thread that may ask the database."""
+        if not self.is_begun:
+            raise Misused("The run has not begun. Read its first event before you tell it more.")
+        if self.told is not None:
+            raise Misused(f"The run {self.uuid[:8]} has ended ({self.told.status}).")
+        alias = database.alias()
+        writer.send(alias, lambda: tell(Trace.objects.using(alias).get(pk=self.uuid)))
 
     def abort(self) -> None:
         self.is_aborted = True
@@ -166,7 +174,7 @@ class DurableStream(AsyncRunStream):
         return aiter(AsyncRunStream(run))
 
     async def _log(self, uuid: str) -> AsyncGenerator[Event]:
-        self._run.uuid = uuid
+        self._run.uuid, self._run.is_begun = uuid, True
         async with aclosing(afollow(uuid)) as log:
             async for told in log:
                 if told.kind != RESYNC:

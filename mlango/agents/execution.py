@@ -16,7 +16,7 @@ from mlango.agents.streams import AsyncRunStream
 from mlango.conf import settings
 from mlango.core.run import AgentRun, Run
 from mlango.exceptions import MlangoError, UnknownAgent
-from mlango.models import DurableRun, Trace
+from mlango.models import DurableRun, Instruction, Trace
 from mlango.runtime import database
 from mlango.runtime.durable import DurableJournal
 from mlango.runtime.leases import worker_name
@@ -37,6 +37,7 @@ class Found:
     trace: Trace
     user: Any
     recorded: Recorded | None
+    instructions: list[Instruction]
 
 
 def execute_now(uuid: str) -> AgentRun | None:
@@ -96,14 +97,17 @@ def _run_of(claimed: DurableRun, found: Found, call: Call | None) -> Run:
         options = options | {"user": found.user}
         run = run_for(agent, request["said"], options, call, journal=DurableJournal())
         run.uuid = claimed.pk
-    run.journal.hold(claimed)  # type: ignore[attr-defined]  # as both are durable
+    journal: Any = run.journal
+    journal.hold(claimed)
+    journal.lease.hand(run, found.instructions)
     return run
 
 
 def _found(claimed: DurableRun) -> Found:
     trace = Trace.objects.using(claimed._state.db).prefetch_related("spans").get(pk=claimed.pk)
     user = user_of(trace)
-    return Found(trace, user, recorded_of(trace, user) if trace.opening_json else None)
+    recorded = recorded_of(trace, user) if trace.opening_json else None
+    return Found(trace, user, recorded, list(trace.instructions.all()))
 
 
 def _leave(claimed: DurableRun) -> None:

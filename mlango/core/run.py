@@ -413,15 +413,16 @@ class Run:
 
     # -- what others ask, from any thread -------------------------------------------------
 
-    def steer(self, message: Any, *, now: bool = False) -> None:
-        """Have the agent read ``message`` before its next model call.
+    def steer(self, message: Any, *, now: bool = False) -> list[Message]:
+        """Have the agent read ``message`` before its next model call; return what it reads.
 
         Running tools end; those not yet started are skipped. With ``now`` a model call
         that has not said anything yet is cancelled too.
         """
-        self._queue(self.steering, message)
+        said = self._queue(self.steering, message)
         if now:
             self.watch.call_soon(self._hurry)
+        return said
 
     def _hurry(self) -> None:
         # On the loop's thread, where nobody reads the queue meanwhile.
@@ -429,9 +430,9 @@ class Run:
         if self.is_hurried and self.watch.steerable:
             self.watch.end_wait(Interrupted(steered=True))
 
-    def follow_up(self, message: Any) -> None:
-        """Have the agent go on with ``message`` when it would otherwise be done."""
-        self._queue(self.follow_ups, message)
+    def follow_up(self, message: Any) -> list[Message]:
+        """Have the agent go on with ``message`` when it would be done; return what it reads."""
+        return self._queue(self.follow_ups, message)
 
     def abort(self) -> None:
         """Stop the run. What it has done is kept."""
@@ -444,11 +445,13 @@ class Run:
         if now:
             self.watch.interrupt_soon()
 
-    def _queue(self, queue: deque[list[Message]], message: Any) -> None:
+    def _queue(self, queue: deque[list[Message]], message: Any) -> list[Message]:
         if self.status != RUNNING:
             raise Misused(f"The run {self.uuid[:8]} {NOT_HEARING[self.status]}")
-        queue.append(user_messages(message))
+        said = user_messages(message)
+        queue.append(said)
         self.watch.wake_soon()
+        return said
 
     def note(self, kind: type[E], *fields: Any) -> None:
         """Have an event told as soon as the loop looks up."""

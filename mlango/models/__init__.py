@@ -5,6 +5,7 @@ from mlango.models.artifact import Artifact
 from mlango.models.attempt import Attempt
 from mlango.models.durable import DurableRun
 from mlango.models.event import Event
+from mlango.models.instruction import Instruction
 from mlango.models.quota import QuotaReservation, QuotaUsage
 from mlango.models.session import Session
 from mlango.models.span import Span
@@ -16,6 +17,7 @@ __all__ = [
     "Attempt",
     "DurableRun",
     "Event",
+    "Instruction",
     "QuotaReservation",
     "QuotaUsage",
     "Session",

@@ -15,10 +15,13 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from mlango.conf import settings
+from mlango.core.messages import user_messages
 from mlango.core.provider import Message
 from mlango.core.state import fold
 from mlango.core.usage import Usage
+from mlango.core.values import dumps
 from mlango.exceptions import Misused
+from mlango.models.instruction import MAX_WAITING, Instruction
 from mlango.models.json import decoded
 from mlango.models.owned import OwnedQuerySet
 from mlango.models.span import Span
@@ -213,17 +216,52 @@ class Trace(models.Model):
 
         Return whether there was anything to stop. Raise Misused for a run that is not durable.
         """
-        durable = getattr(self, "durable", None)
-        if durable is None:
-            raise Misused(
-                f"The run {self.uuid[:8]} is not durable: only its own process can stop it."
-            )
-        rows = type(durable)._default_manager.using(self._state.db)
+        rows = type(self._must_be_durable())._default_manager.using(self._state.db)
         return bool(rows.cancel(self.pk))
 
     async def acancel(self) -> bool:
         """Have a durable run stop; see ``cancel``."""
         return await sync_to_async(self.cancel)()
+
+    def steer(self, message: Any, *, now: bool = False) -> None:
+        """Have a durable run read ``message`` before its next model call, in any process.
+
+        It is told within about a second. Raise Misused for a run that is not durable, or
+        neither goes on nor is about to.
+        """
+        self._instruct(Instruction.Kind.STEER, message, now=now)
+
+    async def asteer(self, message: Any, *, now: bool = False) -> None:
+        """Have a durable run read ``message`` before its next model call; see ``steer``."""
+        await sync_to_async(self.steer)(message, now=now)
+
+    def follow_up(self, message: Any) -> None:
+        """Have a durable run go on with ``message`` when it would be done; see ``steer``."""
+        self._instruct(Instruction.Kind.FOLLOW_UP, message)
+
+    async def afollow_up(self, message: Any) -> None:
+        """Have a durable run go on with ``message`` when it would be done; see ``steer``."""
+        await sync_to_async(self.follow_up)(message)
+
+    def _instruct(self, kind: str, message: Any, *, now: bool = False) -> None:
+        said = user_messages(message)
+        self._must_be_durable()
+        self.refresh_from_db(fields=["status"])
+        if self.status not in (Trace.Status.RUNNING, Trace.Status.QUEUED):
+            raise Misused(f"The run {self.uuid[:8]} is {self.status} and hears nothing.")
+        rows = Instruction.objects.using(self._state.db)
+        if rows.filter(trace=self).count() >= MAX_WAITING:
+            raise Misused(f"{MAX_WAITING} messages wait for the run {self.uuid[:8]} already.")
+        rows.create(trace=self, kind=kind, now=now, said_json=dumps(said))
+
+    def _must_be_durable(self) -> Any:
+        """Return the run's DurableRun; raise Misused if it has none."""
+        durable = getattr(self, "durable", None)
+        if durable is None:
+            raise Misused(
+                f"The run {self.uuid[:8]} is not durable: only its own process can tell it."
+            )
+        return durable
 
     @property
     def tree(self) -> set[str]:

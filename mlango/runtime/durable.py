@@ -16,12 +16,12 @@ from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
 
 from mlango.conf import settings
 from mlango.core.controls import Leave
-from mlango.core.journal import LLM, TOOL, Entry, Journal
+from mlango.core.journal import AGENT, LLM, TOOL, Entry, Journal
 from mlango.core.log import Branch
 from mlango.core.run import LOST, QUEUED, WAITING, Run
 from mlango.core.values import clean, dumps
 from mlango.exceptions import IdempotencyConflict, SessionBusy
-from mlango.models import Approval, Attempt, DurableRun, Trace
+from mlango.models import Approval, Attempt, DurableRun, Instruction, Trace
 from mlango.runtime import database
 from mlango.runtime.leases import Lease, keeper, worker_name
 from mlango.runtime.outgoing import Outgoing
@@ -165,9 +165,20 @@ class DurableJournal(Journal):
         if entry.kind == LLM:
             self._asked = entry.ordering
         self._outgoing.add(span_values(self._run, entry, parent), self._progress)
+        if entry.kind == AGENT and self._lead is None:
+            self._outgoing.hear(self.lease.heard(self._run))
 
     async def sync(self) -> None:
-        await self._commit()
+        if self._lead is not None:
+            await self._commit()
+            return
+        assert self._run is not None
+        told = await self._commit(then=self._instructions)
+        self.lease.hand(self._run, told)
+
+    def _instructions(self) -> list[Instruction]:
+        rows = Instruction.objects.using(self.lease.alias)
+        return list(rows.filter(trace=self.lease.uuid))
 
     def commit_with(self, entry: Entry) -> bool:
         """Let the result be known to whoever goes on with the run, if this process ends now.
@@ -198,23 +209,26 @@ class DurableJournal(Journal):
         with suppress(Leave):  # which the run learns when it goes on
             await self._commit()
 
-    async def _commit(self, *attempts: Attempt, then: Callable[[], Any] = _nothing) -> None:
-        """Write down all that was done and told, in one transaction with ``then``."""
+    async def _commit(self, *attempts: Attempt, then: Callable[[], Any] = _nothing) -> Any:
+        """Write down all that was done and told, in one transaction with ``then``.
+
+        Return what that returns.
+        """
         async with self._outgoing.turn:
             rows = self._outgoing.take(attempts)
             try:
-                await self._write(rows.write, then, len(rows.spans))
+                return await self._write(rows.write, then, len(rows.spans))
             except IntegrityError:
-                await self._write(rows.write_missing, then, len(rows.spans))
+                return await self._write(rows.write_missing, then, len(rows.spans))
 
     async def _write(
         self, write: Callable[[str], None], then: Callable[[], Any], done: int
-    ) -> None:
-        def work() -> None:
+    ) -> Any:
+        def work() -> Any:
             write(self.lease.alias)
-            then()
+            return then()
 
-        await self.lease.do(work, done)
+        return await self.lease.do(work, done)
 
     def _progress(self) -> dict[str, Any]:
         assert self._run is not None

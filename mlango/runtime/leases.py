@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import lru_cache, partial
 from time import monotonic
@@ -26,8 +26,9 @@ from django.db.models.functions import Now
 
 from mlango.conf import settings
 from mlango.core.controls import Leave
-from mlango.core.run import LOST, Run
-from mlango.models import DurableRun
+from mlango.core.provider import Message
+from mlango.core.run import LOST, RUNNING, Run
+from mlango.models import DurableRun, Instruction
 from mlango.runtime import database
 from mlango.runtime.writer import may_pass, writer
 
@@ -76,6 +77,8 @@ class Lease:
         self.alias = alias
         self.seconds = seconds
         self.is_lost = False
+        # What others told the run, by its row's key; None once the run has heard it.
+        self._handed: dict[int, list[Message] | None] = {}
         self.place: database.Place | None = None
 
     async def do(self, function: Callable[[], T], done: int = 0) -> T:
@@ -121,6 +124,23 @@ class Lease:
             logger.warning("%s This one is fenced.", Fenced(self.uuid))
             raise Fenced(self.uuid)
 
+    def hand(self, run: Run, instructions: Iterable[Instruction]) -> None:
+        """Tell a run what others want it to be told, each once."""
+        for each in instructions:
+            if each.pk in self._handed or run.status != RUNNING:
+                continue
+            if each.kind == each.Kind.STEER:
+                self._handed[each.pk] = run.steer(each.said, now=each.now)
+            else:
+                self._handed[each.pk] = run.follow_up(each.said)
+
+    def heard(self, run: Run) -> list[int]:
+        """Return the keys of what the run has heard since this was asked last."""
+        waiting = {id(said) for said in (*run.steering, *run.follow_ups)}
+        heard = [pk for pk, said in self._handed.items() if said and id(said) not in waiting]
+        self._handed.update(dict.fromkeys(heard))
+        return heard
+
     @property
     def rows(self) -> Any:
         return DurableRun.objects.using(self.alias)
@@ -155,15 +175,17 @@ class Keeper:
 
     async def _look(self, alias: str, *, renew: bool) -> None:
         held = {uuid: each for uuid, each in self._held.items() if each[1].alias == alias}
-        rows, seconds = DurableRun.objects.using(alias), settings.LEASE_SECONDS
-        look = partial(rows.mine, worker_name(), [*held], seconds if renew else None)
+        seconds = settings.LEASE_SECONDS if renew else None
+        look = partial(_asked_of, alias, [*held], seconds)
         try:
-            found = await asyncio.wrap_future(writer.send(alias, look))
+            found, told = await asyncio.wrap_future(writer.send(alias, look))
         except (DatabaseError, InterfaceError) as error:
             logger.warning("The leases could not be renewed: %s", type(error).__name__)
             return
         for uuid, (run, lease) in held.items():
             self._tell(run, lease, found.get(uuid))
+            if not lease.is_lost:
+                lease.hand(run, [each for each in told if each.trace_id == uuid])
 
     def _tell(self, run: Run, lease: Lease, row: DurableRun | None) -> None:
         if run.uuid not in self._held:  # it has ended meanwhile
@@ -176,6 +198,14 @@ class Keeper:
             run.watch.interrupt_soon()
         elif row.cancel_requested and not run.aborted:
             run.abort()
+
+
+def _asked_of(
+    alias: str, uuids: list[str], renew: float | None
+) -> tuple[dict[str, DurableRun], list[Instruction]]:
+    """Return which runs are still this process's, and what they are to be told."""
+    found = DurableRun.objects.using(alias).mine(worker_name(), uuids, renew)
+    return found, list(Instruction.objects.using(alias).filter(trace__in=uuids))
 
 
 _keepers: WeakKeyDictionary[asyncio.AbstractEventLoop, Keeper] = WeakKeyDictionary()

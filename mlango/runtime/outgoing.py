@@ -16,7 +16,7 @@ from django.db import connections
 from mlango.core.events import Event as Fact
 from mlango.core.log import EventLog, Joined, Log
 from mlango.core.run import Run
-from mlango.models import Attempt, Event, Span, Trace
+from mlango.models import Attempt, Event, Instruction, Span, Trace
 from mlango.runtime.rows import INSERT_EVENT, INSERT_SPAN, SPAN_COLUMNS, event_values
 from mlango.runtime.statements import Insert, Values
 
@@ -36,6 +36,7 @@ class Rows:
     events: list[Values]
     attempts: list[Values]
     progress: dict[str, dict[str, Any]]
+    heard: list[int]  # the keys of instructions
 
     def write(self, alias: str) -> None:
         """Write all rows."""
@@ -49,6 +50,8 @@ class Rows:
                 statement.execute(connection, rows)
         for uuid, values in self.progress.items():
             Trace.objects.using(alias).filter(pk=uuid).update(**values)
+        if self.heard:
+            Instruction.objects.using(alias).filter(pk__in=self.heard).delete()
 
     def write_missing(self, alias: str) -> None:
         """Write what is not there: the answer to a commit was lost, and the commit was not."""
@@ -58,7 +61,7 @@ class Rows:
         events = Event.objects.using(alias).filter(trace__in={row[0] for row in self.events})
         told = set(events.values_list("seq", "part"))
         untold = [row for row in self.events if (row[1], row[2]) not in told]
-        Rows(missing, untold, self.attempts, self.progress).write(alias)
+        Rows(missing, untold, self.attempts, self.progress, self.heard).write(alias)
 
 
 class Outgoing:
@@ -77,6 +80,7 @@ class Outgoing:
         self._log: EventLog | None = None
         self._spans: list[Values] = []
         self._progress: dict[str, Progress] = {}
+        self._heard: list[int] = []
 
     def log_of(self, run: Run) -> Log:
         """Return the log of the run itself."""
@@ -89,17 +93,23 @@ class Outgoing:
         self._spans.append(span)
         self._progress[span[TRACE_AT]] = progress
 
+    def hear(self, instructions: list[int]) -> None:
+        """Have instructions deleted that are in the conversation now."""
+        self._heard += instructions
+
     def take(self, attempts: tuple[Attempt, ...] = ()) -> Rows:
         """Return what is to be written, once."""
         self._stop_timer()
         spans, self._spans = self._spans, []
         progress, self._progress = self._progress, {}
+        heard, self._heard = self._heard, []
         told = self._log.take() if self._log is not None else []
         return Rows(
             spans,
             [self._values(row) for row in told],
             [[getattr(each, name) for name in ATTEMPT_COLUMNS] for each in attempts],
             {uuid: values() for uuid, values in progress.items()},
+            heard,
         )
 
     def _values(self, row: Joined) -> Values:

@@ -13,6 +13,7 @@ from mlango.core.messages import text_of, user_messages
 from mlango.core.threads import in_thread
 from mlango.exceptions import Misused, did_you_mean
 from mlango.models import Approval, Span, Trace
+from mlango.models.instruction import MAX_WAITING
 from mlango.runtime.live import running
 from mlango.serve.base import View, Visit, visited
 from mlango.serve.body import JSON_TYPE, body_of, parsed
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from mlango.serve.policy import Policy
 
 PAGE, MAX_PAGE = 20, 100
-MAX_WAITING = 16  # messages that a run has not read yet
 TYPES: dict[str, type] = {"message": str, "now": bool}
 GOING = (Trace.Status.RUNNING,)
+HEARING = (Trace.Status.RUNNING, Trace.Status.QUEUED)
 
 
 def listing(agent: Agent | None, policy: Policy) -> View:
@@ -194,24 +195,29 @@ async def answer_follow_up(visit: Visit) -> HttpResponse:
     return await handed(visit, lambda run: run.follow_up(fields["message"]))
 
 
-async def handed(visit: Visit, hand: Callable[[Run], None]) -> HttpResponse:
+async def handed(visit: Visit, hand: Callable[[Run | Trace], object]) -> HttpResponse:
     """Hand something to the run that the URL names."""
-    run = await in_thread(going_of, visit)
-    if len(run.steering) + len(run.follow_ups) >= MAX_WAITING:
+    response: HttpResponse = await in_thread(hand_over, visit, hand)
+    return response
+
+
+def hand_over(visit: Visit, hand: Callable[[Run | Trace], object]) -> HttpResponse:
+    """Tell a run something: a durable one in any process, any other in this one."""
+    run = own_running(visit)
+    target = run or own_trace(visit)
+    if isinstance(target, Trace):
+        if not hasattr(target, "durable") or target.status not in HEARING:
+            raise not_going(target)
+        waiting = target.instructions.count()
+    else:
+        waiting = len(target.steering) + len(target.follow_ups)
+    if waiting >= MAX_WAITING:
         raise Problem(429, f"{MAX_WAITING} messages wait for the run already.")
     try:
-        hand(run)
+        hand(target)
     except Misused as error:  # it ended just now
         raise Problem(409, "The run has ended.") from error
-    return accepted(run.uuid, run.status)
-
-
-def going_of(visit: Visit) -> Run:
-    """Return the run that the URL names; raise a Problem unless it goes on in this process."""
-    run = own_running(visit)
-    if run is None:
-        raise not_going(own_trace(visit))
-    return run
+    return accepted(target.uuid, target.status)
 
 
 def own_running(visit: Visit) -> Run | None:

@@ -17,6 +17,7 @@ from mlango.core.log import Cursor, Places
 from mlango.core.memory import owner_key
 from mlango.core.messages import user_messages
 from mlango.exceptions import Misconfigured, Misused
+from mlango.models.instruction import MAX_WAITING
 from mlango.runtime.database import ask
 from mlango.runtime.following import afollow, cursor_of
 from mlango.serve.approvals import DECISIONS, decided, fields_of, gone_on, run_shown, whose
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mlango.serve")
 
 Tell = Callable[[str], Awaitable[None]]
-
-MAX_WAITING = 16  # messages that a run has not read yet
 
 
 def _nothing() -> None:

@@ -9,7 +9,7 @@ from django.db import transaction
 from mlango.agents import Finished, TextChunk
 from mlango.agents.worker import Worker
 from mlango.exceptions import Misused
-from mlango.models import DurableRun, Trace
+from mlango.models import DurableRun, Instruction, Trace
 from mlango.runtime.following import asker, follow
 from mlango.runtime.live import running
 from tests.durable.agents import LEDGER, Clerk, Lead, Speaker, plan
@@ -109,8 +109,23 @@ def test_a_reader_can_stop_and_tell_a_run(way):
 
     *_, event = stream
     assert event.result.status == "cancelled"
-    with pytest.raises(Misused, match="does not go on in this process"):
+    with pytest.raises(Misused, match=r"has ended \(cancelled\)"):
         stream.steer("Too late.")
+
+
+def test_a_reader_tells_a_run_of_another_process(way, monkeypatch):
+    monkeypatch.setattr("mlango.agents.detached.running", lambda uuid: None)
+    stream = Speaker().stream("Speak.")
+    with pytest.raises(Misused, match="has not begun"):
+        stream.follow_up("Too early.")
+    while not isinstance(next(stream), TextChunk):
+        pass
+
+    stream.follow_up("And then?")
+    until(Instruction.objects.exists)
+    way.touch()
+
+    assert "followed_up" in [each.kind for each in stream]
 
 
 def test_what_is_stopped_before_it_is_read_is_not_begun():

@@ -4,9 +4,11 @@ import asyncio
 import json
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connections
 from django.test import AsyncClient, Client
 
+from mlango.agents.execution import execute_now
 from mlango.models import DurableRun, Trace
 from mlango.runtime.following import asker
 from mlango.runtime.live import running
@@ -114,6 +116,20 @@ def test_a_run_whose_client_left_can_be_stopped(client, way):
     assert response.status_code == 202
     until(lambda: is_over(uuid))
     assert data_of(rest_of(client, "speaker", uuid)[-1])["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("what", ["steer", "follow-up"])
+def test_a_run_that_another_process_does_is_told(client, settings, what):
+    settings.MLANGO = {"QUEUE": "worker"}
+    trace = Clerk().enqueue(plan("First."), user=User.objects.get())
+
+    body = {"message": plan("Second.")}
+    url = f"/clerk/runs/{trace.pk}/{what}/"
+    response = client.post(url, body, content_type="application/json")
+
+    assert (response.status_code, response.json()["status"]) == (202, "queued")
+    assert execute_now(trace.pk).text == "Second."
+    assert client.post(url, body, content_type="application/json").status_code == 409
 
 
 def test_a_socket_that_closes_leaves_the_run_alone(way):
