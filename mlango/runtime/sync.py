@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 import os
 import signal
+import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import Executor, Future
@@ -172,7 +173,8 @@ class Call:
             while (item := self.run(following())) is not nothing:
                 yield item
         finally:
-            self.run(_close(source))
+            if not sys.is_finalizing():  # when the loop's thread is gone, as at an exit
+                self.run(_close(source))
 
 
 async def _close(source: AsyncGenerator[Any]) -> None:

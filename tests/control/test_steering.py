@@ -5,10 +5,12 @@ import pytest
 from mlango.agents import Agent, FollowedUp, Steered, ToolFinished, tool
 from mlango.agents.execution import execute_now
 from mlango.agents.providers import ScriptedProvider, ToolCall
+from mlango.agents.resolve import run_for
 from mlango.core.messages import repaired
 from mlango.exceptions import Misused
 from mlango.models.approval import Operator
 from tests.durable.agents import Clerk, plan
+from tests.helpers import stream as streamed
 
 MODES = {"one-at-a-time": [["a"], ["b"]], "all": [["a", "b"]]}
 QUEUES = {"steer": Steered, "follow_up": FollowedUp}
@@ -159,7 +161,7 @@ def test_what_nobody_has_read_when_a_run_is_parked_is_read_when_it_goes_on(way, 
 
 @pytest.mark.django_db(transaction=True)
 def test_what_a_process_that_leaves_has_not_read_is_read_in_the_next():
-    stream = Clerk().stream(plan([["look", {"at": "sky"}]], "Done."))
+    stream = streamed(run_for(Clerk(), plan([["look", {"at": "sky"}]], "Done."), {}))
     for event in stream:
         if event.kind == "tool_called":
             stream.follow_up(plan("Heard."))
