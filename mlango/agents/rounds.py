@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from django.db import DatabaseError, InterfaceError, connections
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from mlango.agents.queues import ring
 from mlango.conf import settings
-from mlango.exceptions import IdempotencyConflict, MlangoError
+from mlango.exceptions import IdempotencyConflict
 from mlango.models import DurableRun
 from mlango.runtime import database
 from mlango.runtime.registry import registry
@@ -58,7 +58,7 @@ clock = Clock()
 def go_round() -> None:
     """Have runs go on that wait for nobody any more, and begin those that are due by the clock."""
     sweep(database.alias())
-    clock.fire(timezone.now())
+    clock.fire(datetime.now(UTC))  # aware, whatever USE_TZ is
 
 
 def go_round_alone() -> None:
@@ -70,9 +70,13 @@ def go_round_alone() -> None:
 
 
 def _schedules() -> Iterator[tuple[type[Agent], str, Cron]]:
+    """Yield the schedules with names that stay when one is added before them, or taken away."""
     for agent in registry.all():
-        for number, schedule in enumerate(agent._meta.schedule):
-            yield agent, f"{agent._meta.label} {number}", schedule
+        alike: Counter[str] = Counter()
+        for schedule in agent._meta.schedule:
+            number = alike[schedule.expression]
+            alike[schedule.expression] += 1
+            yield agent, f"{agent._meta.label} {schedule.expression} {number}", schedule
 
 
 def _due(schedule: Cron, name: str, now: datetime) -> list[Firing]:
@@ -90,7 +94,9 @@ def _enqueue(agent: type[Agent], schedule: Cron, firing: Firing) -> None:
         agent().enqueue(schedule.message, idempotency_key=firing.key, **firing.options)
     except IdempotencyConflict:  # it fired before the schedule was changed
         pass
-    except MlangoError:
+    except (DatabaseError, InterfaceError):
+        raise
+    except Exception:  # the project's own classes and options are used here
         logger.exception("The run %s could not be begun.", firing.key)
 
 

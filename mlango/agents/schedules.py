@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -13,6 +14,11 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from mlango.exceptions import Misconfigured
+
+logger = logging.getLogger("mlango.durable")
+
+FIELDS = 5  # cronsim knows seconds too, but nobody looks that often
+OFTEN = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +70,12 @@ class Cron:
         self._targets = targets
         if not isinstance(message, str) or not message.strip():
             raise Misconfigured(f"Cron({expression!r}) needs a message for the agent.")
-        try:
-            CronSim(expression, datetime(2000, 1, 1))
-        except (CronSimError, AttributeError) as error:
+        if not isinstance(catch_up, timedelta) or catch_up < OFTEN:
             raise Misconfigured(
-                f"{expression!r} is no cron expression: {error}. "
-                f"Write five fields, such as '0 8 * * 1-5' for eight o'clock on weekdays."
-            ) from None
+                f"Cron({expression!r}, catch_up={catch_up!r}): it is a timedelta of a minute or "
+                f"more, as workers do not look more often."
+            )
+        check_expression(expression)
         zone_named(time_zone)
 
     def __repr__(self) -> str:
@@ -97,9 +102,26 @@ class Cron:
                 at = self.last(now, target.time_zone)
             except StopIteration:  # a day that no month has
                 continue
+            except Misconfigured:  # the others fire all the same
+                logger.exception("%r does not fire for %r.", self, target.key)
+                continue
             if now - at <= self.catch_up:
                 key = " ".join((name, target.key, at.astimezone(UTC).isoformat()))
                 yield Firing(key, at, {**self.options, **target.options})
+
+
+def check_expression(expression: Any) -> None:
+    """Raise Misconfigured unless cron would read the expression."""
+    try:
+        CronSim(expression, datetime(2000, 1, 1))
+        is_cron, why = len(expression.split()) == FIELDS, "Wrong number of fields"
+    except (CronSimError, AttributeError) as error:
+        is_cron, why = False, str(error)
+    if not is_cron:
+        raise Misconfigured(
+            f"{expression!r} is no cron expression: {why}. "
+            f"Write five fields, such as '0 8 * * 1-5' for eight o'clock on weekdays."
+        )
 
 
 def zone_named(name: str) -> tzinfo:
@@ -108,7 +130,7 @@ def zone_named(name: str) -> tzinfo:
         return timezone.get_default_timezone()
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError):
+    except (ZoneInfoNotFoundError, ValueError, TypeError):
         raise Misconfigured(
             f"There is no time zone {name!r}. Write one such as 'Europe/Berlin'."
         ) from None

@@ -107,7 +107,10 @@ def test_each_target_has_hours_options_and_a_key_of_its_own(targets):
     assert berlin.options == {"metadata": {"by": "clock"}, "state": {"tenant": 1}}
 
 
-@pytest.mark.parametrize("expression", ["", "8 o'clock", "0 8 * *", "60 8 * * *", 5, None])
+NO_EXPRESSIONS = ["", "8 o'clock", "0 8 * *", "60 8 * * *", "0 0 8 * * *", "* * * * * *", 5, None]
+
+
+@pytest.mark.parametrize("expression", NO_EXPRESSIONS)
 def test_what_is_no_expression_is_refused(expression):
     with pytest.raises(Misconfigured, match=r"0 8 \* \* 1-5"):
         Cron(expression, "Report.")
@@ -118,9 +121,25 @@ def test_a_schedule_needs_something_to_say():
         Cron("0 8 * * *", " ")
 
 
-def test_a_time_zone_that_is_none_is_refused():
+@pytest.mark.parametrize("name", ["Middle/Earth", 5])
+def test_a_time_zone_that_is_none_is_refused(name):
     with pytest.raises(Misconfigured, match="Europe/Berlin"):
-        Cron("0 8 * * *", "Report.", time_zone="Middle/Earth")
+        Cron("0 8 * * *", "Report.", time_zone=name)
+
+
+@pytest.mark.parametrize("catch_up", [5, None, timedelta(0), timedelta(seconds=59)])
+def test_what_nobody_would_look_in_time_for_is_refused(catch_up):
+    with pytest.raises(Misconfigured, match="a minute or more"):
+        Cron("0 8 * * *", "Report.", catch_up=catch_up)
+
+
+def test_a_target_without_hours_keeps_no_other_from_firing(caplog):
+    cron = Cron("0 8 * * *", "Report.", targets=lambda: [Target("mars", "Mars/Base"), Target("a")])
+
+    assert [firing.key[:13] for firing in cron.due("shop.Report", at("2026-12-02 08:00"))] == [
+        "shop.Report a"
+    ]
+    assert "does not fire for 'mars'" in caplog.text
 
 
 def test_an_agent_may_have_one_schedule_or_several():

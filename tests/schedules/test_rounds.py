@@ -6,9 +6,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from mlango.agents import Agent, Cron
+from mlango.agents import Agent, Cron, rounds
 from mlango.agents.queues import Queue
-from mlango.agents.rounds import Clock, Rounds, ring_for_overdue
+from mlango.agents.rounds import Clock, Rounds, go_round, ring_for_overdue
 from mlango.agents.worker import Worker
 from mlango.models import DurableRun, Trace
 from tests.durable.agents import Planned, plan
@@ -83,7 +83,48 @@ def test_a_schedule_that_fails_keeps_no_other_from_firing(caplog):
     morning(cron(targets=targets), cron("30 8 * * *"))
 
     assert Clock().fire(at("2026-12-02 08:30")) == 1
-    assert "The schedule schedules.Morning 0 does not say when it is due." in caplog.text
+    assert "The schedule schedules.Morning 0 8 * * * 0 does not say when" in caplog.text
+
+
+def test_a_run_that_cannot_be_begun_keeps_no_other_from_it(caplog):
+    morning(cron(idempotency_key="one of its own"), cron("30 8 * * *"))
+
+    Clock().fire(at("2026-12-02 08:30"))
+
+    assert Trace.objects.count() == 1
+    assert "The run schedules.Morning 0 8 * * * 0" in caplog.text
+
+
+def test_a_schedule_does_not_fire_again_when_another_is_put_before_it():
+    morning(cron())
+    Clock().fire(at("2026-12-02 08:00"))
+    morning(cron("30 7 * * *"), cron())
+
+    Clock().fire(at("2026-12-02 08:10"))
+
+    keys = DurableRun.objects.values_list("idempotency_key", flat=True).order_by("due_at")
+    assert [key.split("  ")[1] for key in keys] == [
+        "2026-12-02T08:00:00+00:00",
+        "2026-12-02T07:30:00+00:00",
+    ]
+
+
+def test_two_schedules_of_the_same_hours_both_fire():
+    morning(cron(), cron(metadata={"by": "another"}))
+
+    assert Clock().fire(at("2026-12-02 08:00")) == 2
+    assert Trace.objects.count() == 2
+
+
+def test_it_goes_by_the_clock_of_a_site_without_time_zones(settings, monkeypatch):
+    monkeypatch.setattr(rounds, "clock", Clock())
+    settings.USE_TZ = False
+    settings.MLANGO = {"QUEUE": f"{__name__}.Heard"}
+    morning(cron("* * * * *"))
+
+    go_round()
+
+    assert Trace.objects.count() == 1
 
 
 def test_a_worker_does_what_is_due_by_the_clock():
@@ -109,10 +150,10 @@ def test_it_is_rung_again_for_what_nobody_came_for(settings):
 
 
 def test_rounds_end_when_they_are_told_to():
-    rounds = Rounds()
-    rounds.start()
+    looking = Rounds()
+    looking.start()
 
-    rounds.stop()
-    rounds.join(10)
+    looking.stop()
+    looking.join(10)
 
-    assert not rounds.is_alive()
+    assert not looking.is_alive()
