@@ -18,7 +18,7 @@ from mlango.core.guarding import Guarding
 from mlango.core.memory import owner_key
 from mlango.core.messages import text_of
 from mlango.core.policy import ALLOW, DENY, Approval, Rule, approval_of, holds_for
-from mlango.core.run import WAITING
+from mlango.core.run import LEFT, WAITING
 from mlango.core.threads import in_thread
 from mlango.core.tools import tool
 from mlango.core.values import dumps
@@ -202,9 +202,9 @@ def _row_of(run: Run, job: Job) -> Row | None:
 
 
 async def close(run: Run) -> None:
-    """Close what was asked by a run that does not wait for it."""
+    """Close what was asked by a run that does not wait for it, here or elsewhere."""
     may_have_asked = run.approvals or (run.is_durable and run.is_resumed)
-    if may_have_asked and run.status != WAITING:
+    if may_have_asked and run.status not in (WAITING, *LEFT):
         await run.journal.do(_close, run)
 
 

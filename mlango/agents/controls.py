@@ -72,8 +72,7 @@ def controls_for(run: Run, given: dict[str, Any], key: SessionKey | None) -> Con
     if meta.handoffs:  # the last to speak: it goes on to those of the agent that takes over
         controls.append(Succession())
     if run.is_durable:  # nothing changes any more what it writes down
-        declared = meta.durable if isinstance(meta.durable, Durable) else Durable()
-        controls.append(Durability(declared))
+        controls.append(Durability(Durable.of(meta.durable)))
     return Controls(tuple(controls)) if controls else NO_CONTROLS
 
 

@@ -12,7 +12,7 @@ from mlango.core.journal import LLM, TOOL
 from mlango.core.memory import owner_key
 from mlango.core.run import FAILED, WAITING
 from mlango.core.tools import REPEATABLE, Tool
-from mlango.core.values import dumps
+from mlango.core.values import dumps, parse_json
 from mlango.exceptions import RunError, ToolError
 
 if TYPE_CHECKING:
@@ -41,10 +41,8 @@ class Durability(Control):
 
     async def begin(self, run: Run) -> None:
         claimed = _journal(run).claimed
-        if claimed is None:
-            return
-        if claimed.crashes >= self.durable.max_crashes:
-            text = f"The process of the run ended {claimed.crashes} times at the same step."
+        if claimed is not None and claimed.crashes >= self.durable.max_crashes:
+            text = crashed(claimed.crashes)
             error = RunError(text)
             halt = Halt(CRASH_LOOP, text, error=error)
             halt.status = FAILED
@@ -67,8 +65,7 @@ class Durability(Control):
         run.note(ApprovalDecided, row.uuid, row.tool, row.tool_call_id, row.status, row.note)
         if row.status in (row.Status.REJECTED, row.Status.EXPIRED):
             raise Halt(NEEDS_DECISION, "The agent has changed, and the run was not to go on.")
-        await journal.do(row.use)
-        await journal.adopt(now)
+        await journal.adopt(now, row)
 
     async def before_model(self, run: Run) -> None:
         journal = _journal(run)
@@ -82,7 +79,7 @@ class Durability(Control):
         if job.outcome is not None:
             return arguments
         cut_off = journal.attempts.get(job.ordering)
-        if cut_off is not None and not _may_repeat(journal, tool, cut_off):
+        if cut_off is not None and not _may_repeat(journal, effect_of(tool), cut_off):
             await self._settle(run, job, cut_off)
             if job.outcome is not None or job.committed is not None:
                 return arguments
@@ -101,6 +98,14 @@ class Durability(Control):
                 )
             )
         return arguments
+
+    async def no_tool(self, run: Run, job: Job) -> None:
+        cut_off = _journal(run).attempts.get(job.ordering)
+        if cut_off is not None:  # the tool was there when the call was made
+            await self._settle(run, job, cut_off)
+            if job.committed is not None:
+                content, is_error, details = job.committed
+                job.end(content, "tool" if is_error else "", details)
 
     async def _settle(self, run: Run, job: Job, cut_off: Attempt) -> None:
         """End a call that was cut off, unless somebody wants it to be made again."""
@@ -125,21 +130,34 @@ class Durability(Control):
             raise ToolError(CUT_OFF)
 
 
+def crashed(times: int) -> str:
+    """Return why a run fails that ends one process after the other."""
+    return f"The process of the run ended {times} times at the same step."
+
+
 def _journal(run: Run) -> DurableJournal:
     return run.journal  # type: ignore[return-value]  # no other run has this control
 
 
 def effect_of(tool: Tool) -> str:
     """Return what a crash means to a call: that of a sub-agent goes on where it was."""
-    return "idempotent" if tool.goes_on else tool.effect
+    if tool.goes_on:
+        return "idempotent"
+    if tool.effect == "transactional" and not tool.is_transactional:
+        return "once"
+    return tool.effect
 
 
-def _may_repeat(journal: DurableJournal, tool: Tool, cut_off: Attempt) -> bool:
+def _may_repeat(journal: DurableJournal, effect: str, cut_off: Attempt) -> bool:
+    """Return whether a call that was cut off does no harm if it is made again.
+
+    What the tool said of its effect counts as it was then, and as it is now.
+    """
     if cut_off.result is not None:
         return False
-    if tool.is_transactional:
+    if cut_off.effect == "transactional":  # nothing that it wrote has stayed
         return journal.shares_transactions
-    return effect_of(tool) in REPEATABLE
+    return cut_off.effect in REPEATABLE and effect != "once"
 
 
 def tell(run: Run, row: Approval) -> None:
@@ -160,15 +178,21 @@ def _unknown_of(run: Run, job: Job) -> Approval:
     asked = Approval.objects.filter(
         trace_id=run.uuid, tool_call_id=job.call.id, kind=Approval.Kind.UNKNOWN
     ).exclude(status=Approval.Status.USED)
-    assert job.tool is not None
     return asked.first() or _ask(
         run,
         Approval.Kind.UNKNOWN,
         tool=job.call.name,
         tool_call_id=job.call.id,
-        arguments=job.tool.parameters.validate(job.call.arguments),
-        tool_digest=digest_of(job.tool),
+        arguments=_arguments_of(job),
+        tool_digest=digest_of(job.tool) if job.tool else "",
     )
+
+
+def _arguments_of(job: Job) -> dict[str, Any]:
+    if job.tool is not None:
+        return job.tool.parameters.validate(job.call.arguments)
+    made_with = job.call.arguments
+    return parse_json(made_with) if isinstance(made_with, str) else made_with
 
 
 def _change_of(run: Run, before: str, now: str) -> Approval:

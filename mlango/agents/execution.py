@@ -7,13 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from django.db import transaction
 from django.utils import timezone
 
+from mlango.agents.durability import CRASH_LOOP, crashed
 from mlango.agents.requests import restored
 from mlango.agents.resolve import run_for
 from mlango.agents.resume import FIXED, Recorded, recorded_of, run_from, user_of
 from mlango.agents.streams import AsyncRunStream
 from mlango.conf import settings
+from mlango.core.durability import Durable
 from mlango.core.run import AgentRun, Run
 from mlango.exceptions import MlangoError, UnknownAgent
 from mlango.models import DurableRun, Instruction, Trace
@@ -66,6 +69,9 @@ async def carry_on(
     ``started`` is given the Run. Return None if it could not be begun here.
     """
     try:
+        if _is_deadly(claimed):
+            await database.ask(_fail, claimed, crashed(claimed.crashes), CRASH_LOOP)
+            return None
         run = _run_of(claimed, await database.ask(_found, claimed), call)
     except UnknownAgent as error:
         logger.warning("The run %s is left to others: %s", claimed.pk, error)
@@ -84,6 +90,12 @@ async def carry_on(
         async for _ in stream:
             pass
     return stream.run
+
+
+def _is_deadly(claimed: DurableRun) -> bool:
+    """Return whether not even the process lived that was to end the run as a crash loop."""
+    declared = registry.get(claimed.agent)._meta.durable
+    return claimed.crashes > Durable.of(declared).max_crashes
 
 
 def _run_of(claimed: DurableRun, found: Found, call: Call | None) -> Run:
@@ -116,12 +128,12 @@ def _leave(claimed: DurableRun) -> None:
         Trace.objects.filter(pk=claimed.pk).update(status=Trace.Status.QUEUED)
 
 
-def _fail(claimed: DurableRun, reason: str) -> None:
-    rows = DurableRun.objects.using(claimed._state.db)
-    if rows.rest(claimed.pk, claimed.token):
-        Trace.objects.using(claimed._state.db).filter(pk=claimed.pk).update(
-            status=Trace.Status.FAILED,
-            stop_reason="error",
-            error=reason,
-            ended_at=timezone.now(),
-        )
+def _fail(claimed: DurableRun, error: str, reason: str = "error") -> None:
+    alias = claimed._state.db
+    with transaction.atomic(using=alias):
+        if DurableRun.objects.using(alias).rest(claimed.pk, claimed.token):
+            trace = Trace.objects.using(alias).get(pk=claimed.pk)
+            trace.status, trace.stop_reason, trace.error = Trace.Status.FAILED, reason, error
+            trace.ended_at = timezone.now()
+            trace.save(update_fields=["status", "stop_reason", "error", "ended_at"])
+            trace.leave_nothing_open()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
@@ -15,9 +16,10 @@ from mlango.agents.resolve import run_for
 from mlango.conf import settings
 from mlango.core.events import StepFinished
 from mlango.core.memory import owner_key
+from mlango.core.messages import open_calls, text_of
 from mlango.core.provider import Completion
 from mlango.core.run import CANCELLED, FAILED, QUEUED, RUNNING, STOPPED, WAITING, Run
-from mlango.core.usage import Usage
+from mlango.core.usage import NO_USAGE, Usage
 from mlango.core.values import dumps
 from mlango.exceptions import Misused, TraceNotFound
 from mlango.runtime.sync import Call
@@ -170,12 +172,14 @@ def run_from(
     run.orderings = _orderings(spans)
     run.ordering = max([span.ordering for span in spans] + [*run.orderings.values()], default=0)
     run.tool_results = [each.outcome for each in spans if each.kind == each.Kind.TOOL]
-    run.journal.go_on(len(spans), sum(bool(span.error_type) for span in spans))
+    asked = max((span.ordering for span in spans if _is_answer(span)), default=None)
+    run.journal.go_on(len(spans), sum(bool(span.error_type) for span in spans), asked)
     if found.last_event is not None:
         run.seq = found.last_event.last.seq + 1
         run.journal.keep_log(run)
     if run.is_durable and trace.status in LEFT_OPEN and spans:
         _go_on_behind(run, spans[-1], found.last_event)
+        _take_up(run, spans)
     go_on_as_last(run, spans)
     return run
 
@@ -185,8 +189,38 @@ def _go_on_behind(run: Run, last: Span, told: Event | None) -> None:
     if last.kind == last.Kind.TOOL:
         is_told = told is None or told.kind == StepFinished.kind
         run.owes_step = not run.orderings and not is_told
-    elif last.kind == last.Kind.LLM and last.output and not run.agent._meta.output:
-        run.is_answered = last.attributes.get("stop_reason") == Completion.END_TURN
+
+
+def _take_up(run: Run, spans: list[Span]) -> None:
+    """Give the run the answer that its last process had of the model, if it is to be acted on.
+
+    So the model is not asked twice for one answer, and a call that was cut is not made.
+    """
+    said = [span for span in spans if span.kind == span.Kind.AGENT or _is_answer(span)]
+    if not said or not _is_answer(said[-1]):
+        return
+    *before, last = said
+    calls = open_calls(run.messages)
+    is_settled = bool(last.output.get("tool_calls")) and not calls
+    # What a typed answer came to, its process alone knew.
+    is_typed = not calls and run.agent._meta.output
+    if is_settled or is_typed or last.attributes["stop_reason"] == Completion.PAUSE_TURN:
+        return
+    run.reply = Completion(
+        text=text_of(last.output["content"]),
+        tool_calls=calls,
+        stop_reason=last.attributes["stop_reason"],
+        usage=last.usage or NO_USAGE,
+    )
+    run.cuts = sum(1 for _ in takewhile(_is_cut, reversed(before)))
+
+
+def _is_answer(span: Span) -> bool:
+    return span.kind == span.Kind.LLM and "stop_reason" in span.attributes
+
+
+def _is_cut(span: Span) -> bool:
+    return bool(span.attributes.get("stop_reason") == Completion.MAX_TOKENS)
 
 
 def _journal_of(agent: Agent, found: Recorded, lead: Run | None) -> Any:
@@ -197,10 +231,9 @@ def _journal_of(agent: Agent, found: Recorded, lead: Run | None) -> Any:
         journal = DurableJournal(lead=lead.journal)
     elif lead is None and found.durable is not None:
         journal = DurableJournal()
-        journal.fingerprint = found.trace.fingerprint
-        journal.declared = agent._meta.fingerprint()
     else:
         return None
+    journal.fingerprint, journal.declared = found.trace.fingerprint, agent._meta.fingerprint()
     answered = _answered(found.spans)
     journal.attempts = {
         each.ordering: each

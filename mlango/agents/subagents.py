@@ -14,8 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from django.utils import timezone
-
 from mlango.agents.references import agent_of, name_of, passed_on
 from mlango.agents.resolve import run_for
 from mlango.agents.resume import aresumed
@@ -24,7 +22,7 @@ from mlango.core.context import Context, run_of
 from mlango.core.controls import Parked
 from mlango.core.events import Event
 from mlango.core.limits import Limits
-from mlango.core.run import CANCELLED, FINISHED, WAITING, Run
+from mlango.core.run import FINISHED, LEFT, WAITING, Run
 from mlango.core.slots import slots
 from mlango.core.tools import Tool, ToolResult, tool
 from mlango.core.values import dumps, to_json
@@ -175,7 +173,7 @@ def _end_together(child: Run) -> None:
     former = lead.release
 
     async def release(run: Run) -> None:
-        if run.status != WAITING:
+        if run.status not in (WAITING, *LEFT):  # else it is gone on with, as its lead is
             await _ask_database(give_up, child.uuid)
         if former is not None:
             await former(run)
@@ -185,15 +183,9 @@ def _end_together(child: Run) -> None:
 
 def give_up(uuid: str) -> None:
     """Cancel a run that waits, with what it asks and the runs that it waits for."""
-    from mlango.models import Approval, Trace
+    from mlango.models import Trace
 
-    Trace.objects.filter(pk=uuid, status=WAITING).update(
-        status=CANCELLED, stop_reason="cancelled", error="The run that asked for this one ended."
-    )
-    asked = Approval.objects.filter(trace=uuid, status=Approval.Status.PENDING)
-    asked.update(status=Approval.Status.EXPIRED, decided_at=timezone.now())
-    for child in Trace.objects.filter(parent=uuid, status=WAITING):
-        give_up(child.uuid)
+    Trace.objects.get(pk=uuid).give_up()
 
 
 def answer_of(child: Run) -> ToolResult:

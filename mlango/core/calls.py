@@ -41,8 +41,9 @@ PLAIN = {str, int, float, bool, type(None)}
 def refuse(run: Run, calls: list[ToolCall], text: str, error_type: str) -> Iterator[Event]:
     """Answer ``calls`` with ``text`` without running them."""
     for call in calls:
-        job = Job(call, None, run.next_ordering())
+        job = Job(call, None, run.ordering_of(call))
         yield finished(run, _add(run, job, job.end(text, error_type)))
+    order_results(run.messages)  # others of the turn may have theirs
 
 
 def finished(run: Run, outcome: ToolOutcome) -> Event:
@@ -189,11 +190,12 @@ class Batch:
             self._cancel()
         for job in self.jobs:
             if job.is_parked:
+                run.orderings[job.call.id] = job.ordering
                 continue
             outcome = job.outcome or job.end(CANCELLED, "cancelled")
             if run.status == "running" or not self._is_left_open(job):
                 _add(run, job, outcome)
-        if run.reply is None:  # an earlier process had the results of other calls
+        if run.is_resumed:  # an earlier process may have had the results of other calls
             order_results(run.messages)
 
     def _is_left_open(self, job: Job) -> bool:
@@ -314,6 +316,8 @@ async def perform(run: Run, job: Job) -> None:
     tool = job.tool
     try:
         if tool is None:
+            for look in run.controls.no_tool:
+                await look(run, job)
             job.end(run.toolbox.unknown(job.call.name), "unknown")
             return
         if tool.permission:

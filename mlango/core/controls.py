@@ -23,6 +23,7 @@ SEAMS = (
     "mend",
     "after_model",
     "before_call",
+    "no_tool",
     "sign_in",
     "after_call",
     "before_finish",
@@ -103,6 +104,9 @@ class Control:
         """Return the arguments to call the tool with."""
         return arguments
 
+    async def no_tool(self, run: Run, job: Job) -> None:
+        """Look at a call of a tool that the agent does not have, before the model is told."""
+
     async def sign_in(self, run: Run, job: Job, wanted: SignInRequired) -> None:
         """Park a call whose user must sign in first; the model is told if nobody does."""
 
@@ -134,6 +138,7 @@ class Controls:
     mend: Seam
     after_model: Seam
     before_call: Seam
+    no_tool: Seam
     sign_in: Seam
     after_call: Seam
     before_finish: Seam

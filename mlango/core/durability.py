@@ -34,5 +34,10 @@ class Durable:
                 f"Durable(max_crashes={self.max_crashes!r}): it must be a whole number above 0."
             )
 
+    @classmethod
+    def of(cls, declared: Any) -> Durable:
+        """Return what ``Meta.durable`` says, where it may be True only."""
+        return declared if isinstance(declared, cls) else cls()
+
     def describe(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(self)}

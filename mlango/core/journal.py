@@ -77,8 +77,11 @@ class Journal:
         super().__init_subclass__()
         cls.writes = cls.write is not Journal.write
 
-    def go_on(self, spans: int, errors: int) -> None:
-        """Go on with a run that has so many entries, of which so many failed."""
+    def go_on(self, spans: int, errors: int, asked: int | None) -> None:
+        """Go on with a run that has so many entries, of which so many failed.
+
+        ``asked`` is the place of the model call whose tool calls may be open.
+        """
 
     def keep_log(self, run: Run) -> None:
         """Write the events of ``run`` down too, so that others can follow it."""

@@ -156,9 +156,11 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
     # calls would cost more than everything else in the loop.
     if run.owes_step:
         yield _step_finished(run)
-    if run.is_answered and await _is_done(run):
-        return
     calls = open_calls(run.messages)  # what a run that goes on has left open
+    if run.reply is not None:  # an earlier process did not live to act on it
+        calls = _take(run, run.reply)
+        if run.status != "running" or (not calls and await _is_done(run)):
+            return
     while True:
         if not calls:
             if run.steering:

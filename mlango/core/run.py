@@ -238,7 +238,6 @@ class Run:
     budget: Any = None
     approvals: list[Any] = field(default_factory=list)
     is_resumed: bool = False
-    is_answered: bool = False  # an earlier process had the answer, and did not end the run
     owes_step: bool = False  # an earlier process did not come to tell that its step ended
     is_heard: bool = True  # whether what was said is as the controls let it be read
     is_told: bool = False  # whether the first event is on its way to the reader

@@ -10,7 +10,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
 from django.db import models
-from django.db.models.functions import Coalesce
+from django.db.models.functions import Coalesce, Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -91,6 +91,8 @@ class Trace(models.Model):
 
     # Of these nothing more is to come, unless someone resumes them.
     ENDED = (Status.FINISHED, Status.STOPPED, Status.CANCELLED, Status.FAILED, Status.LOST)
+
+    OPEN = (Status.QUEUED, Status.RUNNING, Status.WAITING)
 
     # 32 lowercase hex characters: also valid as the trace id of W3C and OpenTelemetry.
     uuid = models.CharField(primary_key=True, max_length=32)
@@ -302,6 +304,23 @@ class Trace(models.Model):
         costs = [cost for _, cost in used]
         cost = None if None in costs else sum(filter(None, costs), Decimal(0))
         return sum((usage for usage, _ in used), Usage()), cost
+
+    def give_up(self) -> None:
+        """Cancel this run, which nobody goes on with, and all that is open for it."""
+        rows = type(self)._default_manager.using(self._state.db)
+        rows.filter(pk=self.pk, status__in=self.OPEN).update(
+            status=self.Status.CANCELLED,
+            stop_reason="cancelled",
+            error="The run that asked for this one ended.",
+            ended_at=Now(),
+        )
+        self.leave_nothing_open()
+
+    def leave_nothing_open(self) -> None:
+        """Close what this run has asked, and give up the runs that were to work for it."""
+        self.approvals.filter(status="pending").update(status="expired", decided_at=Now())
+        for child in self.children.filter(status__in=self.OPEN):
+            child.give_up()
 
     def describe(self) -> dict[str, Any]:
         """Return what a list of runs shows, JSON-safe and without content."""

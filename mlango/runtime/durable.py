@@ -96,8 +96,8 @@ class DurableJournal(Journal):
     def wants_sync(self) -> bool:
         return True  # that the step has ended is to be written down, if nothing else
 
-    def go_on(self, spans: int, errors: int) -> None:
-        self._spans, self._errors = spans, errors
+    def go_on(self, spans: int, errors: int, asked: int | None) -> None:
+        self._spans, self._errors, self._asked = spans, errors, asked
 
     def keep_log(self, run: Run) -> None:
         lead = run.lead
@@ -242,10 +242,14 @@ class DurableJournal(Journal):
         assert self._run is not None
         return Trace.objects.using(self.lease.alias).filter(pk=self._run.uuid)
 
-    async def adopt(self, fingerprint: str) -> None:
-        """Note that the run goes on with the agent as it is now."""
-        await self.do(partial(self._trace().update, fingerprint=fingerprint))
+    async def adopt(self, fingerprint: str, decision: Approval) -> None:
+        """Note that the run goes on with the agent as it is now, because somebody said so."""
+        await self.do(self._adopt, fingerprint, decision)
         self.fingerprint = fingerprint
+
+    def _adopt(self, fingerprint: str, decision: Approval) -> None:
+        decision.use()
+        self._trace().update(fingerprint=fingerprint)
 
     # -- it ends, or is left --------------------------------------------------------------------
 
@@ -291,8 +295,10 @@ class DurableJournal(Journal):
             return
         if run.status == QUEUED:
             lease.rows.give_back(run.uuid, lease.token)
-        else:
-            lease.rows.rest(run.uuid, lease.token)
+            return
+        lease.rows.rest(run.uuid, lease.token)
+        if run.is_resumed and run.status != WAITING:  # what a dead process has begun
+            self._trace().only("pk").get().leave_nothing_open()
         if run.status == WAITING and run.approvals and not self._is_asked(run):
             lease.rows.wake(run.uuid)  # all was decided while the other calls went on
 

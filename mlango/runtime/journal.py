@@ -64,9 +64,8 @@ class RowJournal(Journal):
     def wants_sync(self) -> bool:
         return self._waits or (self._place is None and writer.crowded)
 
-    def go_on(self, spans: int, errors: int) -> None:
-        """Go on with a trace that has so many spans, of which so many have failed."""
-        self._spans, self._errors = spans, errors
+    def go_on(self, spans: int, errors: int, asked: int | None) -> None:
+        self._spans, self._errors, self._asked = spans, errors, asked
 
     def keep_log(self, run: Run) -> None:
         # Events quote what was said, which rows of this run must not.

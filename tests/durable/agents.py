@@ -29,7 +29,7 @@ class Planned(Provider):
     def complete(self, *, messages, **options):
         said = [message for message in messages if message["role"] == "user"]
         plan = json.loads(said[-1]["content"])
-        begun = messages.index(said[-1])
+        begun = max(n for n, message in enumerate(messages) if message is said[-1])
         done = sum(message["role"] == "assistant" for message in messages[begun:])
         step = plan[done] if done < len(plan) else "done"
         if isinstance(step, str):

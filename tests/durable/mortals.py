@@ -1,0 +1,103 @@
+"""A process whose children do runs, and meet a signal at the kill point that they are told.
+
+Each line that it reads is an order, which it answers with how the child ended. A fork costs a
+hundredth of a new interpreter.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from functools import cached_property
+
+from django.db import connection
+
+
+class Mortals:
+    """The process, as a test uses it."""
+
+    def __init__(self):
+        self.ledger = ""
+
+    @cached_property
+    def process(self):
+        environment = os.environ | {
+            "DJANGO_SETTINGS_MODULE": "tests.durable.site",
+            "SITE_DATABASE": str(connection.settings_dict["NAME"]),
+        }
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.durable.mortals"],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def do(self, uuid, fatal=0, number=signal.SIGKILL):
+        """Have a child do what is due of a run; return whether it came to its end."""
+        ended = self._order("do", str(self.ledger), uuid, fatal, number)
+        assert ended in (0, -number), f"The child ended with {ended}."
+        return ended == 0
+
+    def wake(self):
+        """Have the child that stopped go on; return when it has ended."""
+        assert self._order("wake") == 0
+
+    def _order(self, *order):
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self):
+        if "process" in vars(self):
+            self.process.stdin.close()
+            self.process.wait()
+            self.process.stdout.close()
+
+
+def main():
+    import django
+
+    django.setup()
+    from tests.durable import crashing, points  # noqa: F401 - agents are found by their labels
+
+    points.watch_the_database()
+    child = 0
+    for line in sys.stdin:
+        order, *given = json.loads(line)
+        if order == "do":
+            child = os.fork()
+            if child == 0:
+                do(*given)
+        else:
+            os.kill(child, signal.SIGCONT)
+        _, status = os.waitpid(child, os.WUNTRACED)
+        is_stopped = os.WIFSTOPPED(status)
+        ended = -os.WSTOPSIG(status) if is_stopped else os.waitstatus_to_exitcode(status)
+        sys.stdout.write(f"{ended}\n")
+        sys.stdout.flush()
+
+
+def do(ledger, uuid, fatal, number):
+    """Do what is due of a run, and end this process without any ado."""
+    from mlango.agents.execution import execute_now
+    from mlango.models import Trace
+    from tests.durable import points
+
+    os.environ["SITE_LEDGER"] = ledger
+    points.meet(fatal, number)
+    try:
+        run = execute_now(uuid)
+        if run is not None and run.status not in ("queued", "lost"):
+            rows = Trace.objects.get(pk=uuid).messages
+            assert run.messages == rows, f"{run.messages} is not the fold of the rows: {rows}"
+    except BaseException:  # noqa: BLE001 - the test that waits is told by the exit code
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

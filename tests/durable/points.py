@@ -1,0 +1,91 @@
+"""Kill points: every boundary of the journal and of each act, at any of which a process may die.
+
+They are counted, and the process sends itself a signal at the one that is fatal, as a power
+cut would. To find them all: let it die at the first, the second, and so on until it lives.
+"""
+
+import os
+import signal
+import threading
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+
+WRITES = ("INSERT", "UPDATE", "DELETE")
+
+_lock = threading.Lock()
+_transactions = threading.Condition()
+_open = set()  # connections, of any thread, that have a transaction open
+_count = 0
+_fatal = 0
+_number = signal.SIGKILL
+
+
+def meet(fatal, number=signal.SIGKILL):
+    """Have this process meet a signal at a kill point, by its number or name; at none if 0.
+
+    It meets SIGSTOP only where it holds no lock of the database.
+    """
+    global _count, _fatal, _number
+    _count, _fatal, _number = 0, fatal, number
+
+
+def reach(name):
+    """Come to a kill point."""
+    global _count
+    if _number == signal.SIGSTOP and name in ("before a commit", "in a transaction"):
+        return
+    with _lock:
+        _count += 1
+        is_fatal = _fatal in (_count, name)
+    if not is_fatal:
+        return
+    if _number == signal.SIGSTOP:
+        # Else what another thread has locked would be locked until the process wakes.
+        with _transactions:
+            _transactions.wait_for(lambda: not _open)
+            os.kill(os.getpid(), _number)
+    else:
+        os.kill(os.getpid(), _number)
+
+
+def watch_the_database():
+    """Make a kill point of the moments before and after each commit of this process."""
+    commit, begin_or_end = BaseDatabaseWrapper._commit, BaseDatabaseWrapper.set_autocommit
+
+    def watched(self):
+        reach("before a commit")
+        commit(self)
+        _note(self, is_open=False)
+        reach("after a commit")
+
+    def noted(self, autocommit, *args, **kwargs):
+        if not autocommit:
+            _note(self, is_open=True)
+        begin_or_end(self, autocommit, *args, **kwargs)
+        if autocommit:
+            _note(self, is_open=False)
+
+    BaseDatabaseWrapper._commit, BaseDatabaseWrapper.set_autocommit = watched, noted
+    connection_created.connect(_watch, weak=False)
+
+
+def _note(connection, *, is_open):
+    with _transactions:
+        (_open.add if is_open else _open.discard)(id(connection))
+        _transactions.notify_all()
+
+
+def _watch(connection, **kwargs):
+    connection.execute_wrappers.append(_commits_alone)
+
+
+def _commits_alone(execute, sql, params, many, context):
+    """Make kill points of a statement that is a transaction of its own."""
+    is_alone = not context["connection"].in_atomic_block and sql.lstrip().startswith(WRITES)
+    if is_alone:
+        reach("before a statement")
+    result = execute(sql, params, many, context)
+    if is_alone:
+        reach("after a statement")
+    return result
