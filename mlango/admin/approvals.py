@@ -35,8 +35,16 @@ DONE = {
     "reject": _("Rejected"),
     "answer": _("Answered"),
     "signed_in": _("Signed in"),
+    "happened": _("It happened"),
+    "did_not_happen": _("It did not happen"),
+    "run_again": _("To be run again"),
 }
-FITTING: dict[str, str] = {Approval.Kind.QUESTION: "answer", Approval.Kind.SIGN_IN: "signed_in"}
+# What can be said of each kind beside "reject"; of the others, "approve".
+FITTING: dict[str, tuple[str, ...]] = {
+    Approval.Kind.QUESTION: ("answer",),
+    Approval.Kind.SIGN_IN: ("signed_in",),
+    Approval.Kind.UNKNOWN: ("happened", "did_not_happen", "run_again"),
+}
 
 
 @admin.register(Approval)
@@ -106,6 +114,7 @@ class ApprovalAdmin(ReadOnlyAdmin):
         context["may_decide"] = approval.may_decide(request.user)
         context["is_question"] = approval.kind == Approval.Kind.QUESTION
         context["is_sign_in"] = approval.kind == Approval.Kind.SIGN_IN
+        context["is_unknown"] = approval.kind == Approval.Kind.UNKNOWN
         context["decide_url"] = self._address("decide", approval)
         return super().render_change_form(request, context, *args, **kwargs)
 
@@ -202,7 +211,7 @@ def unfit(approval: Approval, decision: str, note: str, seen: str) -> str:
 
     ``seen`` is the hash of the arguments that the page showed.
     """
-    if decision not in (FITTING.get(approval.kind, "approve"), "reject"):
+    if decision not in (*FITTING.get(approval.kind, ("approve",)), "reject"):
         return translated("That cannot be decided here. Nothing was changed.")
     if seen != approval.arguments_hash:
         return translated("The page showed another call. Nothing was changed.")
@@ -221,6 +230,12 @@ def settle(approval: Approval, decision: str, note: str, user: Any) -> None:
         approval.reject(by=user, reason=note)
     elif decision == "signed_in":
         approval.signed_in(by=user, note=note)
+    elif decision == "happened":
+        approval.happened(by=user, note=note)
+    elif decision == "did_not_happen":
+        approval.did_not_happen(by=user, note=note)
+    elif decision == "run_again":
+        approval.run_again(by=user, note=note)
     else:
         approval.answer(note, by=user)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from django.core.management.base import CommandError, OutputWrapper
@@ -23,6 +23,8 @@ from mlango.models.approval import Operator
 
 CHOICES = "[y]es  [e]dit  [n]o, and say why  [q] leave it waiting > "
 WORDS = {"y": "yes", "n": "no", "e": "edit", "q": "quit"}
+CUT_OFF = "[y]es, it happened  [n]o, it did not  [r]un it again  [q] leave it waiting > "
+GO_ON = "[y]es  [n]o, and say why  [q] leave it waiting > "
 SIGNED_IN = "[y]es, I have signed in  [n]o, and say why  [q] leave it waiting > "
 ANSWER = "Your answer, or [q] to leave it waiting > "
 REASON = "Why not? > "
@@ -76,7 +78,11 @@ class Asker:
         if approval.kind == QUESTION:
             return self._answer(approval, by)
         if approval.kind == SIGN_IN:
-            return self._sign_in(approval, by)
+            return self._confirm(approval, SIGNED_IN, approval.signed_in, by)
+        if approval.kind == Approval.Kind.CHANGE:
+            return self._confirm(approval, GO_ON, approval.approve, by)
+        if approval.kind == Approval.Kind.UNKNOWN:
+            return self._cut_off(approval, by)
         changes: dict[str, Any] = {}
         while (choice := self._choice()) not in ("yes", "no"):
             if choice == "quit":
@@ -88,13 +94,27 @@ class Asker:
             return approval.reject(by=by, reason=self._line(REASON))
         return approval.edit(changes, by=by) if changes else approval.approve(by=by)
 
-    def _sign_in(self, approval: Approval, by: Any) -> None:
-        while (choice := self._choice(SIGNED_IN)) not in ("yes", "no"):
+    def _confirm(
+        self, approval: Approval, prompt: str, confirmed: Callable[..., None], by: Any
+    ) -> None:
+        while (choice := self._choice(prompt)) not in ("yes", "no"):
             if choice == "quit":
                 raise Undecided(LEFT)
         if choice == "no":
             return approval.reject(by=by, reason=self._line(REASON))
-        return approval.signed_in(by=by)
+        return confirmed(by=by)
+
+    def _cut_off(self, approval: Approval, by: Any) -> None:
+        say = {
+            "yes": approval.happened,
+            "no": approval.did_not_happen,
+            "r": approval.run_again,
+            "run": approval.run_again,
+        }
+        while (choice := self._choice(CUT_OFF)) not in say:
+            if choice == "quit":
+                raise Undecided(LEFT)
+        say[choice](by=by)
 
     def _choice(self, prompt: str = CHOICES) -> str:
         typed = self._line(prompt).lower()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -21,12 +21,19 @@ from mlango.models.naming import MIN_PREFIX, one_named
 QUESTION = Approval.Kind.QUESTION
 SIGN_IN = Approval.Kind.SIGN_IN
 SIGNED_IN = "signed-in"
-# What can be said of each kind beside "reject"; of the others, that in code only.
+# What became of a call that a crash cut off.
+CUT_OFF: dict[str, Callable[..., None]] = {
+    "happened": Approval.happened,
+    "did-not-happen": Approval.did_not_happen,
+    "run-again": Approval.run_again,
+}
+# What can be said of each kind beside "reject".
 FITTING: dict[str, tuple[str, ...]] = {
     Approval.Kind.TOOL: ("approve", "edit"),
     Approval.Kind.CHANGE: ("approve",),
     QUESTION: ("answer",),
     SIGN_IN: (SIGNED_IN,),
+    Approval.Kind.UNKNOWN: tuple(CUT_OFF),
 }
 
 
@@ -61,11 +68,20 @@ def asked(approval: Approval, changes: dict[str, Any] | None = None) -> Iterator
         yield f"{approval.agent} asks to sign in at {visible(arguments['label'])}:"
         yield f"  {visible(arguments['url'])}"
         return
-    yield f"{approval.agent} asks to call {visible(approval.tool)}:"
+    yield _what_is_asked(approval)
     for name, value in sorted((arguments | (changes or {})).items()):
         changed = name in (changes or {})
         was = f"  (was {canonical(arguments.get(name))})" if changed else ""
         yield f"  {visible(name)} = {canonical(value)}{was}"
+
+
+def _what_is_asked(approval: Approval) -> str:
+    tool = visible(approval.tool)
+    if approval.kind == Approval.Kind.UNKNOWN:
+        return f"A crash cut off this call of {tool} by {approval.agent}. Did it have its effect?"
+    if approval.kind == Approval.Kind.CHANGE:
+        return f"{approval.agent} has changed since this run began. Is it to go on?"
+    return f"{approval.agent} asks to call {tool}:"
 
 
 def lines_of(approval: Approval) -> Iterator[str]:
@@ -127,6 +143,9 @@ def how_to_decide(approval: Approval) -> Iterator[str]:
         yield f"  manage.py approvals answer {ref} --user NAME TEXT"
     elif approval.kind == SIGN_IN:
         yield f"  manage.py approvals {SIGNED_IN} {ref} --user NAME"
+    elif approval.kind == Approval.Kind.UNKNOWN:
+        for action in CUT_OFF:
+            yield f"  manage.py approvals {action} {ref} --user NAME"
     else:
         yield f"  manage.py approvals approve {ref} --user NAME"
     yield f"  manage.py approvals reject {ref} --user NAME --reason TEXT"
@@ -149,6 +168,8 @@ def decide(approval: Approval, action: str, by: Any, given: dict[str, Any]) -> N
             approval.edit(changes_of(approval, given["changes"]), by=by, note=given["note"])
         elif action == SIGNED_IN:
             approval.signed_in(by=by, note=given["note"])
+        elif action in CUT_OFF:
+            CUT_OFF[action](approval, by=by, note=given["note"])
         else:
             approval.answer(chosen(approval, " ".join(given["text"])), by=by)
     except PermissionDenied as error:
@@ -162,7 +183,7 @@ WHAT_IT_IS: dict[str, str] = {
     Approval.Kind.CHANGE: "about an agent that has changed. Use approve or reject",
     QUESTION: "a question. Use answer, or reject",
     SIGN_IN: f"a sign-in. Use {SIGNED_IN}, or reject",
-    Approval.Kind.UNKNOWN: "a call that a crash cut off. Decide about it in code, or reject",
+    Approval.Kind.UNKNOWN: f"a call that a crash cut off. Use {', '.join(CUT_OFF)}, or reject",
 }
 
 

@@ -139,6 +139,12 @@ def _decide(row: Approval, user: Any, fields: dict[str, Any]) -> None:
         row.answer(note, by=user)
     elif decision == "signed_in":
         row.signed_in(by=user, note=note)
+    elif decision == "happened":
+        row.happened(by=user, note=note)
+    elif decision == "did_not_happen":
+        row.did_not_happen(by=user, note=note)
+    elif decision == "run_again":
+        row.run_again(by=user, note=note)
     else:
         row.edit(fields.get("arguments", {}), by=user, note=note)
 

@@ -25,6 +25,7 @@ WHEN: Schema = {"type": "string", "format": "date-time"}
 ANYTHING: Schema = {}
 # What can be decided about an approval.
 DECISIONS = ["approve", "reject", "edit", "answer", "signed_in"]
+DECISIONS += ["happened", "did_not_happen", "run_again"]
 UUID: Schema = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
 MESSAGE: Schema = {"type": "string", "minLength": 1, "pattern": r"\S"}
 SESSION: Schema = {"type": "string", "pattern": f"^(?:{SESSION_ID.pattern})?$"}

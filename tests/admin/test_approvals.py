@@ -264,3 +264,16 @@ class TestWhoMay:
 
         assert answers == [403, 403, 403]
         assert Approval.objects.get().status == "pending"
+
+
+@pytest.mark.parametrize("decision", ["happened", "did_not_happen", "run_again"])
+def test_somebody_says_what_became_of_a_call_that_was_cut_off(decider, decision):
+    asked = make_approval(kind="unknown")
+    assert f'value="{decision}"' in html_of(decider, page_of(asked))
+    assert "cannot be decided here" in decide(decider, asked, "approve")
+
+    decide(decider, asked, decision, "I looked.")
+
+    assert asked.status == "approved"
+    assert decision.startswith(asked.choice) or asked.choice == "again"
+    assert asked.note == "I looked."

@@ -335,3 +335,21 @@ class TestResuming:
 
         assert "No trace has an id that begins with '00000000'." in err
         assert code == 1
+
+
+@pytest.mark.parametrize("action", ["happened", "did-not-happen", "run-again"])
+def test_somebody_says_what_became_of_a_call_that_was_cut_off(manage, ref, action):
+    Approval.objects.update(kind="unknown")
+    _, err, _ = manage("approvals", "show", ref)
+    assert f"manage.py approvals {action} {ref} --user NAME" in err
+    _, err, code = manage("approvals", "approve", ref, "--user", "ann", "--no-resume")
+    assert "is a call that a crash cut off. Use happened, did-not-happen, run-again" in err
+    assert code == 2
+
+    said = ("--user", "ann", "--note", "I looked.", "--no-resume")
+    _, err, code = manage("approvals", action, ref, *said)
+
+    approval = Approval.objects.get()
+    assert "A crash cut off this call of refund by commands.Desk." in err
+    assert (approval.status, approval.note, code) == ("approved", "I looked.", 0)
+    assert action.replace("-", "_").startswith(approval.choice) or approval.choice == "again"

@@ -153,6 +153,20 @@ def test_it_is_decided_once(waiting):
     assert refunds == [(7, "")]
 
 
+@pytest.mark.parametrize("decision", ["happened", "did_not_happen", "run_again"])
+def test_somebody_says_what_became_of_a_call_that_was_cut_off(waiting, decision):
+    client, approval = waiting
+    Row.objects.update(kind="unknown")
+    assert decide(client, approval=approval, decision="approve").status_code == 400
+
+    answer = decide(client, approval=approval, decision=decision, note="I looked.").json()
+
+    assert answer["approval"]["status"] == "approved"
+    row = Row.objects.get(pk=approval)
+    assert decision.startswith(row.choice) or row.choice == "again"
+    assert refunds == []
+
+
 def test_somebody_else_learns_nothing(waiting):
     _, approval = waiting
     other = client_of(get_user_model().objects.create_user("other"))

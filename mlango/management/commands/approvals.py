@@ -14,6 +14,7 @@ from mlango.core.run import WAITING
 from mlango.exceptions import TraceNotFound
 from mlango.management.base import TerminalCommand, count, user_named
 from mlango.management.decisions import (
+    CUT_OFF,
     SIGNED_IN,
     asked,
     awaited_by,
@@ -43,7 +44,9 @@ class Command(TerminalCommand):
         actions = parser.add_subparsers(
             dest="action",
             required=True,
-            metavar=f"list|show|approve|reject|edit|answer|{SIGNED_IN}|resume",
+            metavar="|".join(
+                ("list|show|approve|reject|edit|answer", SIGNED_IN, *CUT_OFF, "resume")
+            ),
         )
         listing = actions.add_parser("list", help="list what can be decided, newest first")
         listing.add_argument("--all", action="store_true", help="also what is decided")
@@ -66,14 +69,19 @@ class Command(TerminalCommand):
         editing = actions.add_parser("edit", help="let a call run with other arguments")
         answering = actions.add_parser("answer", help="answer a question")
         signing = actions.add_parser(SIGNED_IN, help="say that the run's user has signed in")
-        for parser in (approving, rejecting, editing, answering, signing):
+        cut_off = [
+            actions.add_parser("happened", help="say that a call that was cut off had its effect"),
+            actions.add_parser("did-not-happen", help="say that such a call had no effect"),
+            actions.add_parser("run-again", help="have such a call made once more"),
+        ]
+        for parser in (approving, rejecting, editing, answering, signing, *cut_off):
             parser.add_argument("ref", metavar="REF", help=REF)
             parser.add_argument("--user", metavar="NAME", required=True, help="who decides")
             parser.add_argument(
                 "--no-resume", action="store_true", help="do not go on with the run"
             )
             add_printing(parser)
-        for parser in (approving, editing, signing):
+        for parser in (approving, editing, signing, *cut_off):
             parser.add_argument("--note", metavar="TEXT", default="", help="kept with it")
         rejecting.add_argument(
             "--reason", metavar="TEXT", required=True, help="why not; the agent is told"
