@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from django.conf import settings as django_settings
-from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.db import connections
 
+from mlango.agents.durability import digest_of
 from mlango.agents.memory.null import NullMemory
 from mlango.agents.prices import rates_of
+from mlango.agents.queues import get_queue
 from mlango.agents.references import agent_of
+from mlango.agents.resolve import fixed_tools
 from mlango.agents.scopes import has_scope
 from mlango.conf import DEFAULTS, problem_with
 from mlango.conf import settings as mlango_settings
 from mlango.core.options import UNSET
-from mlango.exceptions import Misconfigured, Misused, did_you_mean
+from mlango.exceptions import Misconfigured, Misused, UnknownAgent, did_you_mean
+from mlango.models import Approval
+from mlango.runtime import database
 from mlango.runtime.registry import registry
 
 TAG = "mlango"
@@ -71,7 +77,7 @@ def check_models(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
     """Check what the settings say of providers, models and prices."""
     if check_settings(None):  # nothing can be read where a value cannot be
         return []
-    return [*_check_providers(), *_check_model_names(), *_check_prices()]
+    return [*_check_providers(), *_check_model_names(), *_check_prices(), *_check_queue()]
 
 
 def _check_providers() -> Iterator[CheckMessage]:
@@ -110,6 +116,13 @@ def _check_prices() -> Iterator[CheckMessage]:
                 obj="MLANGO",
                 id="mlango.E007",
             )
+
+
+def _check_queue() -> Iterator[CheckMessage]:
+    try:
+        get_queue()
+    except Misconfigured as error:
+        yield Error(str(error), obj="MLANGO", id="mlango.E008")
 
 
 @register(TAG)
@@ -208,3 +221,49 @@ def _is_concurrent(options: dict[str, Any]) -> bool:
         str(options.get("transaction_mode", "")).upper() == "IMMEDIATE"
         and "wal" in str(options.get("init_command", "")).lower()
     )
+
+
+@register(Tags.database)
+def check_parked(
+    app_configs: Any, databases: Iterable[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """Warn of runs that wait for a decision about a tool that changed since, or is gone.
+
+    Like all checks that ask a database, it is made by ``check --database`` and ``migrate``.
+    """
+    alias = database.alias()
+    table = Approval._meta.db_table
+    if alias not in (databases or ()):
+        return []
+    if table not in connections[alias].introspection.table_names():
+        return []
+    asked = Approval.objects.using(alias).filter(status=Approval.Status.PENDING)
+    tools = asked.exclude(tool_digest="").order_by("agent", "tool")
+    found = tools.values_list("agent", "tool", "tool_digest").distinct()
+    return [message for each in found for message in _check_parked(*each)]
+
+
+def _check_parked(label: str, name: str, digest: str) -> Iterator[CheckMessage]:
+    if problem := _what_is_wrong(label, name, digest):
+        yield Warning(
+            f"Runs wait for a decision about the tool {name!r}, but {problem}.",
+            hint=f"See them with: manage.py approvals list --agent {label}",
+            obj=label,
+            id="mlango.W021",
+        )
+
+
+def _what_is_wrong(label: str, name: str, digest: str) -> str:
+    """Return what has become of a tool since somebody was asked about it."""
+    try:
+        tools = fixed_tools(registry.get(label)())
+    except (UnknownAgent, Misused, TypeError):  # TypeError: it takes arguments
+        return (
+            "" if label in {agent._meta.label for agent in registry.all()} else "its agent is gone"
+        )
+    if tools is None:
+        return ""
+    tool = tools.get(name)
+    if tool is None:
+        return "it is gone"
+    return "" if digest_of(tool) == digest else "it has changed"

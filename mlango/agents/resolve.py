@@ -282,6 +282,14 @@ def bind(run: Run, agent: Agent, given: dict[str, Any], session: SessionKey | No
     run.resolve = prepare
 
 
+def fixed_tools(agent: Agent) -> Toolbox | None:
+    """Return the tools of an agent's runs; None where each run has its own."""
+    is_own = type(agent).get_tools is not _base().get_tools
+    if is_own or any(isinstance(item, Toolset) for item in agent._meta.tools):
+        return None
+    return _toolbox(agent)
+
+
 def _base() -> type[Agent]:
     from mlango.agents.agent import Agent  # it imports this module
 

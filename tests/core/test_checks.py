@@ -70,6 +70,9 @@ def test_a_site_that_names_no_provider_needs_no_package(checked, monkeypatch):
         ({"PRICES": {"x/y": 3}}, "E007", "needs 'input' and 'output'"),
         ({"PRICES": {"x/y": {"input": "1", "output": 2}}}, "E007", "a number from 0, not '1'"),
         ({"PRICES": {"x/y": {"input": 1, "output": 2, "cach_read": 1}}}, "E007", "Did you mean"),
+        ({"QUEUE": "wroker"}, "E008", "must be 'immediate', 'worker', 'celery'"),
+        ({"QUEUE": "no.such.Queue"}, "E008", "names 'no.such.Queue'"),
+        ({"QUEUE": ECHO}, "E008", "is no subclass of Queue"),
     ],
 )
 def test_a_wrong_setting_is_told_once(checked, mlango, expected, message):

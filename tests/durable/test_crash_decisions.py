@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 from django.contrib.auth.models import Group
+from django.core.checks import run_checks
 
 from mlango.agents.execution import execute_now
 from mlango.agents.worker import Worker
@@ -15,7 +16,7 @@ from mlango.models.approval import Operator
 from mlango.runtime.registry import registry
 from tests.durable.agents import LEDGER, plan
 from tests.durable.checker import tree, violations
-from tests.durable.crashing import Clerk, Doomed, Lead, Trusting, send
+from tests.durable.crashing import Clerk, Doomed, Lead, Trusting, pay, send
 from tests.durable.shapes import EACH, INNER, let_lapse, see_through
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -160,20 +161,21 @@ class TestACrashLoop:
         assert violations(trace, ledger.read()) == []
 
 
+@pytest.fixture
+def release(monkeypatch):
+    """Return a function that declares an agent anew, as it is in a later release."""
+
+    def declare(old, **meta):
+        monkeypatch.setitem(registry._agents, old._meta.label, old)
+        meta["app_label"] = old._meta.label.partition(".")[0]
+        meta = type("Meta", (old.Meta,), meta)
+        return type(old.__name__, (old,), {"__doc__": old.__doc__, "Meta": meta})
+
+    return declare
+
+
 class TestAnAgentThatHasChanged:
     """Its run was begun by another process, with the agent as the module declares it."""
-
-    @pytest.fixture
-    def release(self, monkeypatch):
-        """Return a function that declares an agent anew, as it is in a later release."""
-
-        def declare(old, **meta):
-            monkeypatch.setitem(registry._agents, old._meta.label, old)
-            meta["app_label"] = old._meta.label.partition(".")[0]
-            meta = type("Meta", (old.Meta,), meta)
-            return type(old.__name__, (old,), {"__doc__": old.__doc__, "Meta": meta})
-
-        return declare
 
     def changed(self, mortals, release):
         trace = killed(Clerk().enqueue(SENT), mortals, "after the model")
@@ -319,3 +321,44 @@ class TestARunThatIsLeft:
 
         child = trace.children.get()
         assert (child.status, child.approvals.get().status) == ("waiting", "pending")
+
+
+class TestTheCheck:
+    @pytest.fixture
+    def warned(self):
+        """Return what the check says of the tools that runs wait for."""
+
+        def check():
+            found = run_checks(databases=["default"], tags=["database"])
+            return [each.msg for each in found if each.id == "mlango.W021"]
+
+        return check
+
+    def parked(self):
+        Clerk().run(plan([["pay", {"amount": 3}]], "Paid."))
+
+    def test_says_nothing_while_the_tools_are_as_they_were(self, warned):
+        self.parked()
+
+        assert warned() == []
+
+    def test_warns_of_a_tool_that_has_changed(self, warned, release):
+        self.parked()
+        others = [each for each in Clerk._meta.tools if each.name != "pay"]
+        release(Clerk, tools=[replace(pay, description="Pay at once."), *others])
+
+        assert warned() == ["Runs wait for a decision about the tool 'pay', but it has changed."]
+
+    def test_warns_of_a_tool_that_is_gone(self, warned, release):
+        self.parked()
+        release(Clerk, tools=[each for each in Clerk._meta.tools if each.name != "pay"])
+
+        assert warned() == ["Runs wait for a decision about the tool 'pay', but it is gone."]
+
+    def test_warns_of_an_agent_that_is_gone(self, warned):
+        self.parked()
+        Approval.objects.update(agent="crashing.Gone")
+
+        assert warned() == [
+            "Runs wait for a decision about the tool 'pay', but its agent is gone."
+        ]

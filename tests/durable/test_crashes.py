@@ -8,7 +8,7 @@ import pytest
 from tests.durable.checker import tree, violations
 from tests.durable.shapes import SHAPES, decide, see_through
 
-# All of them take minutes: tools/soak.py goes through them.
+# All of them take minutes: benchmarks/soak.py goes through them.
 EVERY = int(os.environ.get("MLANGO_TEST_KILL_EVERY", "7"))
 
 pytestmark = pytest.mark.django_db(transaction=True)

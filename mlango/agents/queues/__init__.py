@@ -43,10 +43,12 @@ def get_queue(name: str = "") -> Queue:
 
 def _made(path: str) -> Queue:
     try:
-        queue: Queue = import_string(path)()
+        kind = import_string(path)
     except ImportError as error:
         raise Misconfigured(f"MLANGO['QUEUE'] names {path!r}: {error}.") from error
-    return queue
+    if not (isinstance(kind, type) and issubclass(kind, Queue)):
+        raise Misconfigured(f"MLANGO['QUEUE'] names {path!r}, which is no subclass of Queue.")
+    return kind()
 
 
 def ring(run: DurableRun) -> None:

@@ -7,6 +7,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings as django_settings
+
 from mlango.agents.execution import execute_now
 from mlango.agents.queues.base import Queue
 from mlango.exceptions import Misconfigured
@@ -19,23 +21,21 @@ class TasksQueue(Queue):
     """Has a backend of the setting TASKS run what is due."""
 
     def __init__(self, alias: str) -> None:
+        known = getattr(django_settings, "TASKS", {})
+        if alias not in known:
+            raise Misconfigured(
+                f"MLANGO['QUEUE'] is {alias!r}. It must be 'immediate', 'worker', 'celery', the "
+                f"path of a Queue, or an alias of TASKS, which has: {', '.join(known) or 'none'}."
+            )
         self.alias = alias
+        self._tasks = tasks_module()
 
     def ring(self, run: DurableRun) -> None:
         self._task.enqueue(run.pk)
 
     @cached_property
     def _task(self) -> Any:
-        tasks = tasks_module()
-        from django.conf import settings as django_settings
-
-        known = getattr(django_settings, "TASKS", {})
-        if self.alias not in known:
-            raise Misconfigured(
-                f"MLANGO['QUEUE'] is {self.alias!r}. It must be 'immediate', 'worker', the path "
-                f"of a Queue, or an alias of TASKS, which has: {', '.join(known) or 'none'}."
-            )
-        return tasks.task(backend=self.alias)(execute_run)
+        return self._tasks.task(backend=self.alias)(execute_run)
 
 
 def tasks_module() -> Any:
