@@ -193,4 +193,6 @@ _making = threading.Lock()
 def bell_of(alias: str) -> Bell:
     """Return the bell of a database."""
     with _making:
-        return _bells.setdefault(alias, Bell(alias))
+        if alias not in _bells:  # each one made is kept for ever, to be reset after a fork
+            _bells[alias] = Bell(alias)
+        return _bells[alias]
