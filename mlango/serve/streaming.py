@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 
 from django.http import StreamingHttpResponse
 
+from mlango.conf import settings
 from mlango.core.log import Cursor
 from mlango.serve.batches import Frame, Source, batched
 
@@ -60,4 +61,19 @@ async def with_heartbeats(source: Source, frame: Frame) -> AsyncGenerator[bytes]
     """Yield what ``source`` yields as frames, and a heartbeat when none came for a while."""
     async with aclosing(batched(source, frame, HEARTBEAT_SECONDS)) as batches:
         async for batch in batches:
-            yield batch or HEARTBEAT
+            with dropped_after(settings.STREAM_SEND_TIMEOUT):
+                yield batch or HEARTBEAT
+
+
+@contextmanager
+def dropped_after(seconds: float | None) -> Iterator[None]:
+    """Cancel the task that sends what is yielded in this block, if its client takes too long."""
+    task = asyncio.current_task()
+    if seconds is None or task is None:
+        yield
+        return
+    timer = asyncio.get_running_loop().call_later(seconds, task.cancel)
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -77,3 +77,23 @@ class Counter(Agent):
     class Meta:
         app_label = "services"
         provider = Counting()
+
+
+class Shouting(Provider):
+    """Says more than any buffer on the way holds."""
+
+    name = "shouting"
+    offline = True
+
+    async def astream(self, **options):
+        while True:
+            yield "A" * 10_000
+
+
+class Shouter(Agent):
+    """Shouts."""
+
+    class Meta:
+        app_label = "services"
+        provider = Shouting()
+        capture_content = False  # megabytes

@@ -190,6 +190,15 @@ def test_a_client_who_leaves_cancels_the_run(visitor):
     until(lambda: is_cancelled(started["run"]), SOON)
 
 
+# daphne takes all that is sent into its memory, and waits for nobody.
+@pytest.mark.parametrize("visitor", ["uvicorn", "granian"], indirect=True)
+def test_a_client_who_reads_no_more_is_dropped_and_its_run_cancelled(visitor):
+    with visitor.stream("shouter", "shout") as response:
+        started = json.loads(next(events_of(response))["data"])
+
+        until(lambda: is_cancelled(started["run"]), SOON)
+
+
 def test_another_process_tells_the_rest_when_one_is_killed(visitor_of, cookies, tmp_path):
     doomed = Server("uvicorn", tmp_path)
     try:

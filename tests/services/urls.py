@@ -1,10 +1,11 @@
 """The URLs of a site whose agents speak."""
 
 from mlango.serve import include, path
-from tests.services.agents import Counter, Speaker
+from tests.services.agents import Counter, Shouter, Speaker
 
 urlpatterns = [
     path("speaker/", include(Speaker.urls)),
     path("counter/", include(Counter.urls)),
+    path("shouter/", include(Shouter.urls)),
     path("", include("mlango.urls")),
 ]
