@@ -14,6 +14,7 @@ from mlango.serve.doors import Door
 from mlango.serve.frames import said
 from mlango.serve.problems import Problem
 from mlango.serve.sockets import Socket
+from mlango.serve.streaming import hurried
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
@@ -39,10 +40,15 @@ class AgentConsumer(AsyncConsumer):  # type: ignore[misc]  # channels has no typ
         self.socket: Socket | None = None
         self.beat: asyncio.TimerHandle | None = None
         self.beating: asyncio.Task[None] | None = None
+        self.is_dropped = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
         try:
             await super().__call__(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self.is_dropped:
+                raise
         finally:
             if self.beat is not None:
                 self.beat.cancel()
@@ -78,8 +84,14 @@ class AgentConsumer(AsyncConsumer):  # type: ignore[misc]  # channels has no typ
         raise StopConsumer
 
     async def tell(self, text: str) -> None:
-        """Send a text frame."""
-        await self.send({"type": "websocket.send", "text": text})
+        """Send a text frame; leave a client who does not take it in time."""
+        with hurried(self.drop):
+            await self.send({"type": "websocket.send", "text": text})
+
+    def drop(self) -> None:
+        """End the socket without a word, which would not be read either."""
+        self.is_dropped = True
+        self.task.cancel()
 
     async def close(self, code: int, reason: str) -> None:
         """Close the socket; the client reads why."""

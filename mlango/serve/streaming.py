@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
+from typing import Any
 
 from django.http import StreamingHttpResponse
 
@@ -58,21 +59,25 @@ def frame(cursor: Cursor, kind: str, data: str) -> bytes:
 
 
 async def with_heartbeats(source: Source, frame: Frame) -> AsyncGenerator[bytes]:
-    """Yield what ``source`` yields as frames, and a heartbeat when none came for a while."""
+    """Yield what ``source`` yields as frames, and a heartbeat when none came for a while.
+
+    A task that takes too long to send what it was given is cancelled.
+    """
+    task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
     async with aclosing(batched(source, frame, HEARTBEAT_SECONDS)) as batches:
         async for batch in batches:
-            with dropped_after(settings.STREAM_SEND_TIMEOUT):
+            with hurried(task.cancel):
                 yield batch or HEARTBEAT
 
 
 @contextmanager
-def dropped_after(seconds: float | None) -> Iterator[None]:
-    """Cancel the task that sends what is yielded in this block, if its client takes too long."""
-    task = asyncio.current_task()
-    if seconds is None or task is None:
+def hurried(drop: Callable[[], Any]) -> Iterator[None]:
+    """Call ``drop`` if the client does not take in time what is sent in this block."""
+    seconds = settings.STREAM_SEND_TIMEOUT
+    if seconds is None:
         yield
         return
-    timer = asyncio.get_running_loop().call_later(seconds, task.cancel)
+    timer = asyncio.get_running_loop().call_later(seconds, drop)
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ from django.test import Client
 
 from mlango.agents import Agent, tool
 from mlango.models import Approval, Trace
-from mlango.serve import path
+from mlango.serve import limits, path
 from mlango.serve.routing import websockets
 from mlango.serve.tokens import hashed, new_secret
 from tests.serve.site import Asked, Slow, make_user
@@ -153,6 +153,29 @@ def test_who_leaves_cancels_the_run(cookies):
 
     assert Trace.objects.get().status == "cancelled"
     assert Slow._meta.provider.left == left + 1
+
+
+class Stalled(Talker):
+    """Takes nothing more once the model speaks."""
+
+    async def _send(self, message):
+        await super()._send(message)
+        if "text_chunk" in message.get("text", ""):
+            await asyncio.Event().wait()
+
+
+def test_who_takes_nothing_for_long_is_dropped(cookies, settings):
+    settings.MLANGO = {**settings.MLANGO, "STREAM_SEND_TIMEOUT": 0.05}
+
+    async def go():
+        ws = await Stalled(Slow, cookies).__aenter__()
+        ws.say("send", message="hi")
+        await ws.task
+
+    talk(go())
+
+    assert Trace.objects.get().status == "cancelled"
+    assert len(limits.streams) == 0
 
 
 def test_a_server_that_stops_cancels_the_run(cookies):
