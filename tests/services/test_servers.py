@@ -101,6 +101,7 @@ class Visitor:
             origin=f"http://{address}",
             additional_headers={"Cookie": self.cookies},
             proxy=None,
+            close_timeout=0.2,
         )
 
 
@@ -253,6 +254,15 @@ def test_a_lost_websocket_cancels_its_run_and_the_rest_is_told_elsewhere(visitor
     assert [frame["id"] for frame in seen] == list(map(str, range(len(seen))))
     assert texts_of(seen) == [f"{number} " for number in range(len(texts_of(seen)))]
     assert seen[-1]["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("visitor", ["uvicorn", "granian"], indirect=True)
+def test_a_websocket_of_which_nothing_is_read_is_dropped_and_its_run_cancelled(visitor):
+    with visitor.socket("shouter") as ws:
+        ws.send(json.dumps({"type": "send", "message": "shout"}))
+        started = next(frames_of(ws))
+
+        until(lambda: is_cancelled(started["run"]), SOON)
 
 
 @pytest.mark.parametrize(("path", "is_known"), [("speaker", False), ("nowhere", True)])
