@@ -59,15 +59,10 @@ def frame(cursor: Cursor, kind: str, data: str) -> bytes:
 
 
 async def with_heartbeats(source: Source, frame: Frame) -> AsyncGenerator[bytes]:
-    """Yield what ``source`` yields as frames, and a heartbeat when none came for a while.
-
-    A task that takes too long to send what it was given is cancelled.
-    """
-    task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
+    """Yield what ``source`` yields as frames, and a heartbeat when none came for a while."""
     async with aclosing(batched(source, frame, HEARTBEAT_SECONDS)) as batches:
         async for batch in batches:
-            with hurried(task.cancel):
-                yield batch or HEARTBEAT
+            yield batch or HEARTBEAT
 
 
 @contextmanager
