@@ -266,13 +266,15 @@ def test_a_durable_run_of_somebody_else_is_not_found(client):
     assert DurableRun.objects.get().due_at is not None
 
 
-def test_a_queued_run_can_only_be_stopped():
+def test_a_queued_run_is_told_when_it_begins():
     ann = make_user("ann")
     client = Client()
     client.force_login(ann)
     trace = Clerk().enqueue(plan("Hello."), user=ann)
 
-    response = post(client, f"/runs/{trace.pk}/steer/", "On.", None)
+    response = post(client, f"/runs/{trace.pk}/follow-up/", plan("Second."), None)
+    asyncio.run(Worker().work(until_idle=True))
 
-    assert response.status_code == 409
-    assert "waits for a process" in response.json()["detail"]
+    assert response.status_code == 202
+    trace.refresh_from_db()
+    assert (trace.status, trace.output) == ("finished", "Second.")

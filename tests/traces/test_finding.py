@@ -14,14 +14,12 @@ from tests.helpers import new_run
 
 pytestmark = pytest.mark.django_db
 
-NOW = timezone.now()
-
 
 def make(uuid, agent="shop.Support", minutes=0, **fields):
     return Trace.objects.create(
         uuid=uuid.ljust(32, "0"),
         agent=agent,
-        started_at=NOW - timedelta(minutes=minutes),
+        started_at=timezone.now() - timedelta(minutes=minutes),
         **fields,
     )
 
@@ -137,7 +135,7 @@ class TestMarkLost:
 
         waited.refresh_from_db()
         assert waited.status == "running"
-        Trace.objects.update(resumed_at=NOW - timedelta(minutes=2000))
+        Trace.objects.update(resumed_at=timezone.now() - timedelta(minutes=2000))
         assert Trace.objects.mark_lost() == 1
 
     def test_without_a_timeout_it_takes_a_day(self, settings):
