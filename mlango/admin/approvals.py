@@ -140,7 +140,7 @@ class ApprovalAdmin(ReadOnlyAdmin):
         if problem := unfit(approval, decision, note, request.POST.get("arguments_hash", "")):
             return problem
         try:
-            settle(approval, decision, note, request.user)
+            approval.decide(decision, by=request.user, note=note)
         except AlreadyDecided:
             return translated("This is %(status)s already. Nothing was changed.") % {
                 "status": approval.get_status_display()
@@ -220,24 +220,6 @@ def unfit(approval: Approval, decision: str, note: str, seen: str) -> str:
     if decision == "answer" and not note:
         return translated("Write an answer.")
     return ""
-
-
-def settle(approval: Approval, decision: str, note: str, user: Any) -> None:
-    """Decide about an approval."""
-    if decision == "approve":
-        approval.approve(by=user, note=note)
-    elif decision == "reject":
-        approval.reject(by=user, reason=note)
-    elif decision == "signed_in":
-        approval.signed_in(by=user, note=note)
-    elif decision == "happened":
-        approval.happened(by=user, note=note)
-    elif decision == "did_not_happen":
-        approval.did_not_happen(by=user, note=note)
-    elif decision == "run_again":
-        approval.run_again(by=user, note=note)
-    else:
-        approval.answer(note, by=user)
 
 
 def _told(decision: str) -> str:

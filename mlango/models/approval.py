@@ -165,6 +165,30 @@ class Approval(models.Model):
         is_owners = self.owner_key and not self.permission
         return f"the run's user or {needed}" if is_owners else needed
 
+    def decide(
+        self,
+        decision: str,
+        *,
+        by: Any,
+        note: str = "",
+        arguments: dict[str, Any] | None = None,
+    ) -> None:
+        """Decide by the name of one of the methods below, as a form or a request has it.
+
+        ``note`` is the reason of a rejection and the text of an answer too; ``arguments`` are
+        those that are edited. Raises Misused for what cannot be decided about an approval.
+        """
+        if decision == "edit":
+            self.edit(arguments, by=by, note=note)
+        elif decision == "reject":
+            self.reject(by=by, reason=note)
+        elif decision == "answer":
+            self.answer(note, by=by)
+        elif decision in WITH_NOTE:
+            getattr(self, decision)(by=by, note=note)
+        else:
+            raise Misused(f"An approval is not decided by {decision!r:.100}.")
+
     def approve(self, *, by: Any, note: str = "") -> None:
         """Let the call run as it was shown."""
         self._expect(self.Kind.TOOL, self.Kind.CHANGE)
@@ -263,6 +287,9 @@ class Approval(models.Model):
             "expires_at": self.expires_at.isoformat() if self.expires_at else None,
         }
 
+
+# Decisions that take a note and nothing else.
+WITH_NOTE = ("approve", "signed_in", "happened", "did_not_happen", "run_again")
 
 WHAT_IT_IS: dict[str, str] = {
     Approval.Kind.TOOL: "a call of a tool. Use approve(), edit() or reject()",

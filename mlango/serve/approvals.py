@@ -106,7 +106,8 @@ def decided(visit: Visit, fields: dict[str, Any]) -> Approval:
         raise Problem(404, "There is no such approval.")
     check_agent(visit, row)
     try:
-        _decide(row, visit.user, fields)
+        given = {name: fields[name] for name in ("note", "arguments") if name in fields}
+        row.decide(fields["decision"], by=visit.user, **given)
     except PermissionDenied as error:
         raise Problem(403, str(error)) from error
     except AlreadyDecided as error:
@@ -127,26 +128,6 @@ def check_agent(visit: Visit, row: Approval) -> None:
 
 def _may_know(user: Any, row: Approval) -> bool:
     return owner_key(user) == row.owner_key or row.may_decide(user)
-
-
-def _decide(row: Approval, user: Any, fields: dict[str, Any]) -> None:
-    decision, note = fields["decision"], fields.get("note", "")
-    if decision == "approve":
-        row.approve(by=user, note=note)
-    elif decision == "reject":
-        row.reject(by=user, reason=note)
-    elif decision == "answer":
-        row.answer(note, by=user)
-    elif decision == "signed_in":
-        row.signed_in(by=user, note=note)
-    elif decision == "happened":
-        row.happened(by=user, note=note)
-    elif decision == "did_not_happen":
-        row.did_not_happen(by=user, note=note)
-    elif decision == "run_again":
-        row.run_again(by=user, note=note)
-    else:
-        row.edit(fields.get("arguments", {}), by=user, note=note)
 
 
 async def gone_on(visit: Visit, row: Approval) -> AgentRun | None:

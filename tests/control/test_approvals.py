@@ -187,6 +187,16 @@ class TestDeciding:
         assert row.edited == {"order": 7, "amount": 5, "note": 1, "by": 2}
         assert row.note == "so"
 
+    @pytest.mark.parametrize("name", ["delete", "use", "wake", "APPROVE", ""])
+    def test_a_name_that_is_no_decision_does_nothing(self, ann, name):
+        wait(ann)
+        row = Row.objects.get()
+
+        with pytest.raises(Misused, match="is not decided by"):
+            row.decide(name, by=ann)
+
+        assert Row.objects.get().status == "pending"
+
     def test_an_answer_never_lets_a_call_run(self, ann):
         wait(ann)
         row = Row.objects.get()
