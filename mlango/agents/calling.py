@@ -27,10 +27,9 @@ async def called_in(run: Run, function: Callable[..., Any], *arguments: Any) -> 
     task = run.spawn(called(function, *arguments))
     try:
         return await run.watch.wait(asyncio.shield(task), run.deadline)
-    finally:
-        if not task.done():
-            run.stray.add(task)
-            task.add_done_callback(run.stray.discard)
-            # A thread cannot be cancelled, and its end is to be known.
-            if inspect.iscoroutinefunction(function):
-                task.cancel()
+    except BaseException:
+        run.leave_behind(task)
+        # A thread cannot be cancelled, and its end is to be known.
+        if inspect.iscoroutinefunction(function):
+            task.cancel()
+        raise

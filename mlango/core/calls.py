@@ -266,9 +266,7 @@ class Batch:
     def _abandon(self, job: Job) -> None:
         task = job.task
         if task is not None and not task.done():
-            # A strong reference: the loop keeps only weak ones to its tasks.
-            self.run.stray.add(task)
-            task.add_done_callback(self.run.stray.discard)
+            self.run.leave_behind(task)
             task.cancel()
 
     def _skip(self, job: Job) -> None:

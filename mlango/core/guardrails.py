@@ -223,8 +223,7 @@ async def _within(run: Run, coroutine: Coroutine[Any, Any, Verdict], seconds: fl
         await asyncio.wait({task}, timeout=seconds)
     finally:
         if not task.done():
-            run.stray.add(task)
-            task.add_done_callback(run.stray.discard)
+            run.leave_behind(task)
             task.cancel()
     if not task.done():
         raise TimeoutError

@@ -369,6 +369,19 @@ class Run:
         self.children.add(task)
         task.add_done_callback(self.children.discard)
 
+    def leave_behind(self, task: asyncio.Task[Any]) -> None:
+        """Have a task end by itself: nobody waits for it, or asks how it ended."""
+        if task.done():
+            self._was_left(task)
+        else:
+            self.stray.add(task)  # the event loop keeps only a weak reference
+            task.add_done_callback(self._was_left)
+
+    def _was_left(self, task: asyncio.Task[Any]) -> None:
+        self.stray.discard(task)
+        if not task.cancelled():
+            task.exception()  # or asyncio complains that nobody looked at it
+
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start a task in a context of its own, with the run's thread for blocking work."""
         return start(contained(coroutine), self.context)
