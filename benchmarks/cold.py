@@ -23,6 +23,13 @@ from config.settings import *
 DATABASES["default"]["NAME"] = {name!r}
 if {plain}:
     INSTALLED_APPS = [app for app in INSTALLED_APPS if app not in ("mlango", "support")]
+    ROOT_URLCONF = "plain_urls"
+"""
+PLAIN_URLS = """
+from django.contrib import admin
+from django.urls import path
+
+urlpatterns = [path("admin/", admin.site.urls)]
 """
 
 
@@ -45,6 +52,8 @@ def environment(folder, name, *, plain=False):
 
 def main(folder):
     env = environment(folder, "cold_settings")
+    with open(f"{folder}/plain_urls.py", "w") as file:
+        file.write(PLAIN_URLS)
     plain = environment(folder, "plain_settings", plain=True)
     cpu(("migrate",), env)
     works = {
