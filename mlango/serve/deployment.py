@@ -22,7 +22,6 @@ from mlango.exceptions import Misconfigured
 from mlango.models.artifact import storage
 from mlango.runtime.registry import registry
 from mlango.serve.checks import TAG, served
-from mlango.serve.renderers import EventStreamRenderer
 
 # The first versions in which a known hole is closed.
 FLOORS = {
@@ -87,6 +86,8 @@ def _check_connections() -> Iterator[CheckMessage]:
 def _check_streams() -> Iterator[CheckMessage]:
     if getattr(django_settings, "ASGI_APPLICATION", None) or not django_settings.WSGI_APPLICATION:
         return
+    from mlango.serve.renderers import EventStreamRenderer
+
     for route, view in served():
         if EventStreamRenderer in view.initkwargs["renderer_classes"]:
             yield Warning(

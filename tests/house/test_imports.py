@@ -104,6 +104,20 @@ def test_heavy_packages_stay_out(code):
     assert not loaded & HEAVY
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(f"{SETUP}\n{DECLARE}", id="declare an agent"),
+        pytest.param(command("agent", "--help"), id="manage.py agent --help"),
+        pytest.param(f"{SETUP}\n{DECLARE}\n{REPLAY}", id="a run"),
+    ],
+)
+def test_what_serves_urls_stays_out_where_no_url_is_served(code):
+    loaded = {name.partition(".")[0] for name in modules_after(code)}
+
+    assert not loaded & {"rest_framework", "drf_spectacular"}
+
+
 def test_heavy_packages_stay_out_of_a_replayed_run():
     code = f"{SETUP}\n{DECLARE}\n{REPLAY}"
 
