@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from django.db import DatabaseError, InterfaceError, connections
-from django.db.models.functions import Now
 
 from mlango.agents.queues import ring
 from mlango.conf import settings
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mlango.durable")
 
 OVERDUE = timedelta(seconds=5)  # what a bell that was heard takes at most to be answered
-MANY = 200  # runs to ring for in one round
+MANY = 200  # runs of a queue to ring for in one round
 
 
 class Clock:
@@ -102,8 +101,8 @@ def _enqueue(agent: type[Agent], schedule: Cron, firing: Firing) -> None:
 
 def ring_for_overdue() -> int:
     """Ring again for runs that are due and that nobody came for; return how many there were."""
-    late = DurableRun.objects.using(database.alias()).filter(due_at__lte=Now() - OVERDUE)
-    runs = list(late.order_by("-priority", "due_at")[:MANY])
+    rows = DurableRun.objects.using(database.alias())
+    runs = [run for queue in rows.queues() for run in rows.due(queue, MANY, late=OVERDUE)]
     for run in runs:
         ring(run)
     return len(runs)

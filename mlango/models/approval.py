@@ -132,7 +132,10 @@ class Approval(models.Model):
         verbose_name = _("approval")
         verbose_name_plural = _("approvals")
         ordering = ("-created_at",)
-        indexes = [models.Index(fields=["status", "-created_at"], name="mlango_approval_status")]
+        indexes = [
+            models.Index(fields=["status", "-created_at"], name="mlango_approval_status"),
+            models.Index(fields=["status", "expires_at"], name="mlango_approval_expires"),
+        ]
         permissions = [("decide_approval", "Can decide any approval")]
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ All times are those of the database's clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,23 +21,51 @@ from mlango.models.owned import OwnedQuerySet
 from mlango.models.trace import Trace
 
 DEFAULT_QUEUE = "default"
+NO_TIME = timedelta()
 
 
 class DurableRunQuerySet(OwnedQuerySet["DurableRun"]):
     """Durable runs, and how each comes to have one process at a time."""
 
-    def due(self, queue: str = DEFAULT_QUEUE) -> DurableRunQuerySet:
-        """Return what can be claimed, the most urgent first."""
-        return self.filter(queue=queue, due_at__lte=Now()).order_by("-priority", "due_at")
+    def due(
+        self, queue: str, count: int, *, late: timedelta = NO_TIME, lock: bool = False
+    ) -> list[DurableRun]:
+        """Return up to ``count`` runs that can be claimed, the most urgent first, then the oldest.
+
+        Each priority is asked for by itself: so those for later are not read, however many
+        there are. ``late`` is how long they must have been due; with ``lock`` those that
+        another transaction has are left out.
+        """
+        found: list[DurableRun] = []
+        for priority in self._priorities(queue):
+            due = self.filter(queue=queue, priority=priority, due_at__lte=Now() - late)
+            if lock and connections[self.db].features.has_select_for_update_skip_locked:
+                due = due.select_for_update(skip_locked=True)
+            found += due.order_by("due_at")[: count - len(found)]
+            if len(found) == count:
+                break
+        return found
+
+    def _priorities(self, queue: str) -> Iterator[int]:
+        """Yield the priorities of what is to be done in a queue, the highest first."""
+        rows = self.filter(queue=queue, due_at__isnull=False).order_by("-priority")
+        left = rows
+        while (priority := left.values_list("priority", flat=True).first()) is not None:
+            yield priority
+            left = rows.filter(priority__lt=priority)
+
+    def queues(self) -> Iterator[str]:
+        """Yield the names of the queues in which something is to be done."""
+        left = rows = self.filter(due_at__isnull=False).order_by("queue")
+        while (queue := left.values_list("queue", flat=True).first()) is not None:
+            yield queue
+            left = rows.filter(queue__gt=queue)
 
     def claim_due(self, queue: str, worker: str, seconds: float, count: int) -> list[DurableRun]:
         """Claim up to ``count`` runs for a worker, with leases of so many seconds."""
         with transaction.atomic(using=self.db):
-            found = self.due(queue)
-            if connections[self.db].features.has_select_for_update_skip_locked:
-                found = found.select_for_update(skip_locked=True)
-            pks = list(found.values_list("pk", flat=True)[:count])
-            claimed = [self.claim(pk, worker, seconds) for pk in pks]
+            due = self.only("pk").due(queue, count, lock=True)
+            claimed = [self.claim(run.pk, worker, seconds) for run in due]
         return [run for run in claimed if run is not None]
 
     def claim(self, pk: str, worker: str, seconds: float) -> DurableRun | None:

@@ -19,7 +19,7 @@ def sweep(alias: str) -> int:
         expires_at__lte=Now(),
         trace__status="waiting",
     )
-    found = list(late[:BATCH])
+    found = list(late.order_by("expires_at")[:BATCH])
     for approval in found:
         Approval.objects.using(alias).filter(pk=approval.pk).expire()
         approval.wake()
