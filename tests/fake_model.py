@@ -1,7 +1,7 @@
 """A model server on this machine that answers what a test tells it, faults included.
 
-It speaks OpenAI's chat completions. ``FakeModel.answers`` is a queue of Answers; each
-request takes the next one.
+It speaks OpenAI's chat completions, and Anthropic's messages. ``FakeModel.answers`` is a queue
+of Answers; each request takes the next one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,12 @@ from typing import Any
 from aiohttp import web
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+CLAUDE_USAGE = {
+    "input_tokens": 36,
+    "cache_read_input_tokens": 64,
+    "cache_creation_input_tokens": 10,
+    "output_tokens": 1,
+}
 STALL = "stall"  # says nothing more until the client leaves
 RESET = "reset"  # cuts the connection
 
@@ -89,6 +95,24 @@ def fails(status: int, error: Any = None, **headers: str) -> Answer:
 def document(answer: Any, status: int = 200, content_type: str = "application/json") -> Answer:
     text = answer if isinstance(answer, str) else json.dumps(answer)
     return Answer([text.encode()], status, {}, content_type)
+
+
+def anthropic(*blocks: Any, stop: str = "end_turn", output_tokens: int = 20) -> Answer:
+    """An answer as Anthropic streams it: blocks, each with its pieces."""
+    message = {"id": "m", "type": "message", "role": "assistant", "model": "claude", "content": []}
+    parts = [("message_start", {"message": message | {"usage": CLAUDE_USAGE}})]
+    for index, (block, *pieces) in enumerate(blocks):
+        parts.append(("content_block_start", {"index": index, "content_block": block}))
+        parts += [("content_block_delta", {"index": index, "delta": piece}) for piece in pieces]
+        parts.append(("content_block_stop", {"index": index}))
+    usage = {"output_tokens": output_tokens}
+    ended = {"delta": {"stop_reason": stop, "stop_sequence": None}, "usage": usage}
+    parts += [("message_delta", ended), ("message_stop", {})]
+    return Answer([b"event: %b\n" % k.encode() + event({"type": k, **v}) for k, v in parts])
+
+
+def text(words: str) -> Any:
+    return ({"type": "text", "text": ""}, {"type": "text_delta", "text": words})
 
 
 class FakeModel:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mlango.agents.calling import called, called_in
 from mlango.core.context import Context
 from mlango.core.controls import Control
-from mlango.core.messages import check_messages, repaired
+from mlango.core.messages import check_messages, sendable
 from mlango.core.provider import Completion
 from mlango.core.results import render
 from mlango.core.run import ToolOutcome
@@ -137,7 +137,7 @@ async def reshape(run: Run, function: Function) -> None:
     view = await called_in(run, function, deepcopy(seen), Context(run))
     if view is not None:
         check_messages(view)
-        run.view = repaired(view)
+        run.view = sendable(view)
 
 
 class AfterModel(_Hooking):

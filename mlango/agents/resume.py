@@ -15,6 +15,7 @@ from mlango.agents.requests import renewed
 from mlango.agents.resolve import run_for
 from mlango.conf import settings
 from mlango.core.events import StepFinished
+from mlango.core.loop import is_remembered
 from mlango.core.memory import owner_key
 from mlango.core.messages import open_calls, text_of
 from mlango.core.provider import Completion
@@ -177,9 +178,14 @@ def run_from(
     if found.last_event is not None:
         run.seq = found.last_event.last.seq + 1
         run.journal.keep_log(run)
+    if trace.stop_reason != "forked" and is_remembered(trace.status, trace.stop_reason):
+        run.remembered = len(found.turn)
     if run.is_durable and trace.status in LEFT_OPEN and spans:
         _go_on_behind(run, spans[-1], found.last_event)
         _take_up(run, spans)
+    run.was_stopped_speaking = run.reply is None and _ends_with_words(
+        found.turn[len(said) :], spans
+    )
     go_on_as_last(run, spans)
     return run
 
@@ -213,6 +219,14 @@ def _take_up(run: Run, spans: list[Span]) -> None:
         usage=last.usage or NO_USAGE,
     )
     run.cuts = sum(1 for _ in takewhile(_is_cut, reversed(before)))
+
+
+def _ends_with_words(added: list[Message], spans: list[Span]) -> bool:
+    """Return whether the model spoke last, and has not paused in the middle of its turn."""
+    if not added or added[-1]["role"] != "assistant" or added[-1].get("tool_calls"):
+        return False
+    answers = [span for span in spans if _is_answer(span)]
+    return not answers or answers[-1].attributes["stop_reason"] != Completion.PAUSE_TURN
 
 
 def _is_answer(span: Span) -> bool:

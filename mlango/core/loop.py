@@ -25,7 +25,7 @@ from mlango.core.events import (
     StepFinished,
     Thinking,
 )
-from mlango.core.messages import open_calls, repaired, size, text_of
+from mlango.core.messages import open_calls, sendable, size, text_of
 from mlango.core.model import ModelCall
 from mlango.core.provider import Completion, Message, ToolCall
 from mlango.core.retry import Attempts
@@ -37,6 +37,8 @@ from mlango.exceptions import ProviderError
 
 # After so many answers in a row that were cut inside a tool call, the run stops.
 MAX_CUTS = 2
+# Said to a model that is to go on behind its own words: some refuse a request that ends with them.
+GO_ON = "Go on where you stopped."
 NOT_REMEMBERED = ("history_limit", "refusal", "content_filter", "guardrail")
 
 
@@ -130,9 +132,10 @@ async def _store(run: Run) -> None:
             await run.journal.sync()  # nothing is given back or remembered by one who lost it
         for end in run.controls.end:
             await end(run)
-        if run.memory and run.memory_key and _is_remembered(run):
+        if run.memory and run.memory_key and is_remembered(run.status, run.stop_reason):
             turn = [*run.said, *run.messages[len(run.history) + len(run.said) :]]
-            await run.memory.aappend(run.memory_key, turn)
+            if fresh := turn[run.remembered :]:
+                await run.memory.aappend(run.memory_key, fresh)
     except Halt as halt:
         run.status = halt.status or run.status
     except Exception as error:  # noqa: BLE001 - what was done must be stored all the same
@@ -147,8 +150,9 @@ async def _store(run: Run) -> None:
             await run.release(run)
 
 
-def _is_remembered(run: Run) -> bool:
-    return run.status not in (FAILED, WAITING, *LEFT) and run.stop_reason not in NOT_REMEMBERED
+def is_remembered(status: str, stop_reason: str) -> bool:
+    """Return whether a memory has the turn of a run that ended like this."""
+    return status not in (FAILED, WAITING, *LEFT) and stop_reason not in NOT_REMEMBERED
 
 
 async def _work(run: Run) -> AsyncGenerator[Event]:
@@ -161,6 +165,8 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
         calls = _take(run, run.reply)
         if run.status != "running" or (not calls and await _is_done(run)):
             return
+    elif run.was_stopped_speaking:
+        run.hear([{"role": "user", "content": GO_ON}], "go_on")
     while True:
         if not calls:
             if run.steering:
@@ -300,7 +306,7 @@ async def _begin(run: Run) -> None:
         await run.turn.take(run)
     if run.memory is not None and run.memory_key is not None and not run.is_resumed:
         recalled = await run.memory.aload(run.memory_key)
-        mended = repaired(recalled)
+        mended = sendable(recalled)
         # As it was, it may say which traces it comes from.
         run.history = recalled if mended == recalled else mended
     if run.resolve is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import mimetypes
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from mlango.core.values import clean, clean_json, dumps, parse_json
 from mlango.exceptions import Misused
 
 ROLES = ("user", "assistant", "tool", "system")
+# What may be the name of a tool: of any other, models refuse the conversation from then on.
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def user_messages(
@@ -189,6 +192,8 @@ def _call(call: ToolCall) -> dict[str, Any]:
     # Mostly all is clean, which one look tells.
     if not (whole := call_id + name + text).isascii() or "\0" in whole:
         call_id, name, text = clean(call_id), clean(name), clean(text)
+    if not NAME.fullmatch(name):
+        name = re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64] or "_"
     function = {"name": name, "arguments": _object(text)}
     return {"id": call_id, "type": "function", "function": function}
 
@@ -320,6 +325,11 @@ def _answers(messages: list[Message], start: int) -> dict[str, Message]:
     return found
 
 
+def sendable(messages: list[Message]) -> list[Message]:
+    """Return a repaired conversation in which each tool call has an id of its own."""
+    return _distinct(repaired(messages))
+
+
 def received(messages: Any) -> list[Message]:
     """Return a copy of a conversation from elsewhere that every provider takes.
 
@@ -327,7 +337,7 @@ def received(messages: Any) -> list[Message]:
     Misused for what is no message, or no tool call.
     """
     check_messages(messages)
-    return _distinct(repaired([_taken(index, item) for index, item in enumerate(messages)]))
+    return sendable([_taken(index, item) for index, item in enumerate(messages)])
 
 
 def _taken(index: int, given: Message) -> Message:
@@ -359,17 +369,21 @@ def _distinct(messages: list[Message]) -> list[Message]:
     result: list[Message] = []
     for message in messages:
         if message.get("tool_calls"):
-            renamed = {}
-            for call in message["tool_calls"]:
-                fresh = _fresh(call["id"], seen)
-                if fresh != call["id"]:
-                    renamed[call["id"]] = call["id"] = fresh
-            if renamed:
-                message.pop("raw_content", None)  # it has the ids that are there twice
+            ids = {call["id"]: _fresh(call["id"], seen) for call in message["tool_calls"]}
+            renamed = {old: new for old, new in ids.items() if old != new}
+            message = _renamed(message, renamed) if renamed else message
         elif message["role"] == "tool" and message["tool_call_id"] in renamed:
-            message["tool_call_id"] = renamed[message["tool_call_id"]]
+            message = {**message, "tool_call_id": renamed[message["tool_call_id"]]}
         result.append(message)
     return result
+
+
+def _renamed(message: Message, ids: dict[str, str]) -> Message:
+    """Return an assistant's turn whose calls have other ids."""
+    calls = [{**call, "id": ids.get(call["id"], call["id"])} for call in message["tool_calls"]]
+    # As its provider wants it echoed, it has the ids that are there twice.
+    kept = {name: value for name, value in message.items() if name != "raw_content"}
+    return {**kept, "tool_calls": calls}
 
 
 def _fresh(call_id: str, seen: set[str]) -> str:

@@ -238,6 +238,8 @@ class Run:
     budget: Any = None
     approvals: list[Any] = field(default_factory=list)
     is_resumed: bool = False
+    remembered: int = 0  # the messages of its turn that its memory has from before
+    was_stopped_speaking: bool = False  # its last message is what the model had said until then
     owes_step: bool = False  # an earlier process did not come to tell that its step ended
     is_heard: bool = True  # whether what was said is as the controls let it be read
     is_told: bool = False  # whether the first event is on its way to the reader

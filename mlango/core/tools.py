@@ -18,6 +18,7 @@ from typing import Any, overload
 
 from mlango.core.context import Context
 from mlango.core.dialects import adapt_schema
+from mlango.core.messages import NAME
 from mlango.core.numbers import is_seconds
 from mlango.core.policy import is_permission
 from mlango.core.results import ToolResult, render
@@ -31,7 +32,6 @@ __all__ = ["Tool", "ToolResult", "ToolSchemas", "Toolbox", "Toolset", "render", 
 EFFECTS = ("read", "idempotent", "transactional", "once")
 REPEATABLE = ("read", "idempotent")
 OVERFLOWS = ("truncate", "error")
-NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 MAX_LISTED = 50
 
 

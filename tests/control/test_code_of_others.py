@@ -17,7 +17,7 @@ from mlango.agents import Agent, Approval, BufferMemory, Guardrail, Hooks, Limit
 from mlango.agents.execution import execute_now
 from mlango.agents.providers import Completion, Provider, ScriptedProvider, ToolCall, Usage
 from mlango.exceptions import RunError
-from tests.control.test_every_path import assert_sendable
+from tests.wires import assert_sendable
 
 
 @tool

@@ -14,7 +14,7 @@ from mlango.agents.execution import execute_now
 from mlango.agents.providers import Completion, Provider, ToolCall, Usage
 from mlango.exceptions import OverBudget
 from mlango.models import Trace
-from tests.control.test_every_path import assert_sendable
+from tests.wires import assert_sendable
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

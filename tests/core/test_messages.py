@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlango.core.messages import NO_RESULT, assistant_message, repaired, tool_message, turns
+from mlango.core.messages import (
+    NO_RESULT,
+    assistant_message,
+    repaired,
+    sendable,
+    tool_message,
+    turns,
+)
 from mlango.core.provider import Completion, ToolCall
 
 
@@ -40,9 +47,19 @@ def test_a_call_is_stored_and_sent_without_what_databases_and_wires_refuse():
     (stored,) = assistant_message(Completion(tool_calls=[call]))["tool_calls"]
 
     assert stored["id"] == "a␀\ufffd"
-    assert stored["function"]["name"] == "f␀\ufffd"
+    assert stored["function"]["name"] == "f__"
     assert "\0" not in stored["function"]["arguments"]
     stored["function"]["arguments"].encode()
+
+
+@pytest.mark.parametrize(
+    ("called", "sent"),
+    [("look up!", "look_up_"), ("", "_"), ("näme", "n_me"), ("x" * 500, "x" * 64), ("a-B_9",) * 2],
+)
+def test_a_call_of_any_name_is_sent_under_one_that_models_take(called, sent):
+    turn = assistant_message(Completion(tool_calls=[ToolCall("a", called, {})]))
+
+    assert turn["tool_calls"][0]["function"]["name"] == sent
 
 
 # -- repairing a history --------------------------------------------------------------------
@@ -102,6 +119,19 @@ def test_a_later_call_may_have_the_id_of_an_earlier_one():
     assert repaired(again) == again
 
 
+def test_calls_of_one_id_are_told_apart_before_they_are_sent():
+    again = [calling("a"), tool_message("a", "1"), calling("a", "b"), tool_message("a", "2")]
+
+    assert sendable(again) == [
+        calling("a"),
+        tool_message("a", "1"),
+        calling("a-2", "b"),
+        tool_message("a-2", "2"),
+        tool_message("b", NO_RESULT, is_error=True),
+    ]
+    assert again[2] == calling("a", "b")
+
+
 ids = st.sampled_from("abc")
 histories = st.lists(
     st.one_of(
@@ -137,6 +167,7 @@ def test_every_history_becomes_paired_and_loses_nothing_else(history):
 
     assert is_paired(result)
     assert repaired(result) == result
+    assert is_paired(sendable(history))
     assert history == before
     assert [m["content"] for m in result if m["role"] != "tool"] == [
         m["content"] for m in history if m["role"] != "tool"

@@ -21,7 +21,7 @@ from mlango.exceptions import (
     MalformedResponse,
     ProviderUnavailable,
 )
-from tests.fake_model import Answer, event, fails, says
+from tests.fake_model import Answer, anthropic, fails, says, text
 from tests.providers.contract import ADD, CANARY, HELLO, ProviderContract, collect, failure
 
 # litellm keeps its clients for as long as the event loop lives, so there is one for all tests.
@@ -184,31 +184,6 @@ async def test_schemas_may_be_sent_without_descriptions(settings):
 
 
 # -- Anthropic's shapes -------------------------------------------------------------------------
-
-USED = {
-    "input_tokens": 36,
-    "cache_read_input_tokens": 64,
-    "cache_creation_input_tokens": 10,
-    "output_tokens": 1,
-}
-
-
-def anthropic(*blocks, stop="end_turn", output_tokens=20):
-    message = {"id": "m", "type": "message", "role": "assistant", "model": "claude", "content": []}
-    parts = [("message_start", {"message": message | {"usage": USED}})]
-    for index, (block, *pieces) in enumerate(blocks):
-        parts.append(("content_block_start", {"index": index, "content_block": block}))
-        parts += [("content_block_delta", {"index": index, "delta": piece}) for piece in pieces]
-        parts.append(("content_block_stop", {"index": index}))
-    usage = {"output_tokens": output_tokens}
-    ended = {"delta": {"stop_reason": stop, "stop_sequence": None}, "usage": usage}
-    parts += [("message_delta", ended), ("message_stop", {})]
-    return Answer([b"event: %b\n" % k.encode() + event({"type": k, **v}) for k, v in parts])
-
-
-def text(words):
-    return ({"type": "text", "text": ""}, {"type": "text_delta", "text": words})
-
 
 THOUGHT = (
     {"type": "thinking", "thinking": "", "signature": ""},

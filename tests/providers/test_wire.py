@@ -127,6 +127,15 @@ def test_images_of_an_assistant_are_left_out():
     assert list(turns([turn], "here", "m")) == [{"role": "assistant", "content": "Here."}]
 
 
+def test_a_turn_in_which_nothing_was_said_is_left_out():
+    nothing = {"role": "assistant", "content": ""}
+
+    assert list(turns([user("Hi"), nothing, user("Hello?")], "here", "m")) == [
+        user("Hi"),
+        user("Hello?"),
+    ]
+
+
 def test_extras_of_calls_go_back_by_their_order():
     made = [
         {"id": each, "type": "function", "function": {"name": "f", "arguments": "{}"}}

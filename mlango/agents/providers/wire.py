@@ -17,6 +17,7 @@ from mlango.core.messages import text_of
 from mlango.core.provider import Message
 
 OWN = frozenset(("raw_content", "provider", "is_error"))
+NOTHING_SAID = {"role": "assistant", "content": ""}
 HOISTED = "Image from tool result:"
 KEPT = 128  # conversations whose bytes are kept
 MAX_KEPT_BYTES = 256 * 1024
@@ -38,7 +39,8 @@ def turns(messages: Iterable[Message], provider: str, model: str) -> Iterator[di
     """Yield the messages as ``provider`` takes them for ``model``.
 
     A tool message holds text only, and nothing may stand between the results of one turn, so
-    images in them follow in one message of the user.
+    images in them follow in one message of the user. A turn in which the assistant said nothing
+    is left out: some servers refuse it.
     """
     images: list[dict[str, Any]] = []
     for message in messages:
@@ -49,7 +51,9 @@ def turns(messages: Iterable[Message], provider: str, model: str) -> Iterator[di
         if images:
             yield _hoisted(images)
             images = []
-        yield _assistant(message, provider, model) if role == "assistant" else _plain(message)
+        turn = _assistant(message, provider, model) if role == "assistant" else _plain(message)
+        if turn != NOTHING_SAID:
+            yield turn
     if images:
         yield _hoisted(images)
 
