@@ -5,6 +5,8 @@ MlangoError
 │   ├── ToolDefinitionError        a function cannot become a tool
 │   └── UnknownAgent               no agent has this label
 ├── Misused                        a call is wrong: an unknown argument, run() in a loop
+│   ├── NotResumable               a run can never go on: its content or its user is gone
+│   └── WrongStatus                a run has ended, waits, or goes on elsewhere
 ├── RunError                       a run failed; carries it as ``.run``
 │   ├── OverBudget                 a limit was reached that asks to raise
 │   └── ProviderError              the model could not be asked or did not answer
@@ -56,6 +58,7 @@ __all__ = [
     "Misconfigured",
     "Misused",
     "MlangoError",
+    "NotResumable",
     "OverBudget",
     "ProviderError",
     "ProviderTimeout",
@@ -68,6 +71,7 @@ __all__ = [
     "ToolError",
     "TraceNotFound",
     "UnknownAgent",
+    "WrongStatus",
     "did_you_mean",
 ]
 
@@ -96,6 +100,14 @@ class UnknownAgent(Misconfigured, LookupError):
 
 class Misused(MlangoError, TypeError):
     """A call is wrong: an unknown argument, or ``run()`` where a loop is running."""
+
+
+class NotResumable(Misused):
+    """A run can never go on: its content was not recorded, or its user is gone."""
+
+
+class WrongStatus(Misused):
+    """A run has ended, waits for a person, or goes on elsewhere, so it cannot do this now."""
 
 
 class RunError(MlangoError):

@@ -20,7 +20,7 @@ from mlango.core.journal import Journal
 from mlango.core.log import Told
 from mlango.core.retold import event_of, run_of
 from mlango.core.run import QUEUED, AgentRun, Run
-from mlango.exceptions import Misused
+from mlango.exceptions import Misused, WrongStatus
 from mlango.models import DurableRun, Trace
 from mlango.runtime import database
 from mlango.runtime.following import RESYNC, afollow
@@ -128,7 +128,7 @@ class Elsewhere:
         if not self.is_begun:
             raise Misused("The run has not begun. Read its first event before you tell it more.")
         if self.told is not None:
-            raise Misused(f"The run {self.uuid[:8]} has ended ({self.told.status}).")
+            raise WrongStatus(f"The run {self.uuid[:8]} has ended ({self.told.status}).")
         alias = database.alias()
         writer.send(alias, lambda: tell(Trace.objects.using(alias).get(pk=self.uuid)))
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db import transaction
-from django.utils import timezone
 
 from mlango.agents.durability import CRASH_LOOP, crashed
 from mlango.agents.requests import restored
 from mlango.agents.resolve import run_for
-from mlango.agents.resume import FIXED, Recorded, recorded_of, run_from, user_of
+from mlango.agents.resume import Recorded, recorded_of, run_from, user_of
 from mlango.agents.streams import AsyncRunStream
 from mlango.conf import settings
 from mlango.core.durability import Durable
@@ -101,12 +100,10 @@ def _is_deadly(claimed: DurableRun) -> bool:
 def _run_of(claimed: DurableRun, found: Found, call: Call | None) -> Run:
     request = claimed.request
     agent = registry.get(claimed.agent)(**request["config"])
-    options = restored(request["options"])
     if found.recorded is not None:
-        further = {name: value for name, value in options.items() if name not in FIXED}
-        run = run_from(agent, found.recorded, further, call)
+        run = run_from(agent, found.recorded, {}, call)
     else:
-        options = options | {"user": found.user}
+        options = restored(request["options"]) | {"user": found.user}
         run = run_for(agent, request["said"], options, call, journal=DurableJournal())
         run.uuid = claimed.pk
     journal: Any = run.journal
@@ -132,8 +129,4 @@ def _fail(claimed: DurableRun, error: str, reason: str = "error") -> None:
     alias = claimed._state.db
     with transaction.atomic(using=alias):
         if DurableRun.objects.using(alias).rest(claimed.pk, claimed.token):
-            trace = Trace.objects.using(alias).get(pk=claimed.pk)
-            trace.status, trace.stop_reason, trace.error = Trace.Status.FAILED, reason, error
-            trace.ended_at = timezone.now()
-            trace.save(update_fields=["status", "stop_reason", "error", "ended_at"])
-            trace.leave_nothing_open()
+            Trace.objects.using(alias).get(pk=claimed.pk).fail(error, reason)

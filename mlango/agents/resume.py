@@ -11,7 +11,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from mlango.agents.handoffs import go_on_as_last
-from mlango.agents.requests import renewed
+from mlango.agents.requests import renewed, restored
 from mlango.agents.resolve import run_for
 from mlango.conf import settings
 from mlango.core.events import StepFinished
@@ -22,7 +22,7 @@ from mlango.core.provider import Completion
 from mlango.core.run import CANCELLED, FAILED, QUEUED, RUNNING, STOPPED, WAITING, Run
 from mlango.core.usage import NO_USAGE, Usage
 from mlango.core.values import dumps
-from mlango.exceptions import Misused, TraceNotFound
+from mlango.exceptions import Misused, NotResumable, TraceNotFound, WrongStatus
 from mlango.runtime.sync import Call
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def recorded(
     """Return what there is to go on with; asks the database.
 
     ``trace`` is the row, its uuid, or the AgentRun; ``also`` are statuses that will do too.
-    Raises TraceNotFound if there is none of this agent and user, and Misused if it cannot
-    go on.
+    Raises TraceNotFound if there is none of this agent and user, WrongStatus if it cannot go
+    on now, and NotResumable if it never can.
     """
     from mlango.models import Trace
 
@@ -73,9 +73,11 @@ def recorded(
     if found is None or (user is not None and owner_key(user) != found.owner_key):
         raise TraceNotFound(f"{label} has no trace {uuid!r}.")
     if not found.opening_json:
-        raise Misused(f"The run {uuid[:8]} was recorded without its content and cannot go on.")
+        raise NotResumable(
+            f"The run {uuid[:8]} was recorded without its content and cannot go on."
+        )
     if found.status not in (*RESUMABLE, *also):
-        raise _not_resumable(uuid, found.status)
+        raise _wrong_status(uuid, found.status)
     return recorded_of(found, user or user_of(found))
 
 
@@ -107,21 +109,21 @@ def take(run: Run) -> None:
         running = {"status": Trace.Status.RUNNING, "resumed_at": timezone.now()}
         if not rows.update(ended_at=None, **running):
             status = Trace.objects.values_list("status", flat=True).get(pk=run.uuid)
-            raise _not_resumable(run.uuid, status)
+            raise _wrong_status(run.uuid, status)
         if run.is_durable and run.lead is None:
             seconds = settings.LEASE_SECONDS
             taken = DurableRun.objects.take(run.uuid, worker_name(), seconds)
             if taken is None:
-                raise _not_resumable(run.uuid, Trace.Status.QUEUED)
+                raise _wrong_status(run.uuid, Trace.Status.QUEUED)
             # Whoever goes on after this process is to have the same options.
             request = renewed(taken.request, run.options)
             DurableRun.objects.filter(pk=run.uuid).update(request_json=dumps(request))
             run.journal.hold(taken)  # type: ignore[attr-defined]  # as it is durable
 
 
-def _not_resumable(uuid: str, status: str) -> Misused:
+def _wrong_status(uuid: str, status: str) -> WrongStatus:
     wanted = ", ".join(RESUMABLE)
-    return Misused(f"The run {uuid[:8]} is {status}. Only one that is {wanted} can go on.")
+    return WrongStatus(f"The run {uuid[:8]} is {status}. Only one that is {wanted} can go on.")
 
 
 def resumed(agent: Agent, trace: Any, options: dict[str, Any], call: Call) -> Run:
@@ -162,7 +164,8 @@ def run_from(
         "metadata": trace.metadata,
     }
     said, journal = trace.opening["said"], _journal_of(agent, found, lead)
-    run = run_for(agent, said, options | begun, call, lead, is_resumed=True, journal=journal)
+    given = _as_begun(found) | options | begun
+    run = run_for(agent, said, given, call, lead, is_resumed=True, journal=journal)
     run.uuid = trace.uuid
     run.parent = trace.parent_id
     run.history = found.history
@@ -188,6 +191,14 @@ def run_from(
     )
     go_on_as_last(run, spans)
     return run
+
+
+def _as_begun(found: Recorded) -> dict[str, Any]:
+    """Return the options that a run was begun with, as far as they are stored."""
+    if found.durable is None:
+        return {"buffered": True} if found.trace.opening.get("buffered") else {}
+    options = restored(found.durable.request["options"])
+    return {name: value for name, value in options.items() if name not in FIXED}
 
 
 def _go_on_behind(run: Run, last: Span, told: Event | None) -> None:
@@ -274,9 +285,9 @@ def _orderings(spans: list[Span]) -> dict[str, int]:
 
 
 def user_of(trace: Trace) -> Any:
-    """Return the user of a run that is to go on. Raise Misused if there is none any more."""
+    """Return the user of a run that is to go on. Raise NotResumable if he is gone."""
     if trace.user is None and trace.owner_key:
-        raise Misused(
+        raise NotResumable(
             f"The run {trace.uuid[:8]} belongs to {trace.owner_key!r}, who is not in the "
             f"database any more. Pass user=."
         )

@@ -21,6 +21,7 @@ from mlango.core.events import (
     TextChunk,
     ToolCallChunk,
 )
+from mlango.core.run import WAITING
 from mlango.core.values import encode
 
 CHUNKS = (TextChunk, ReasoningChunk, ToolCallChunk)
@@ -85,6 +86,11 @@ class Told:
     def is_last(self) -> bool:
         """Whether the run ended with it, or waits for a person since."""
         return self.kind in LAST and self.cursor.part in (0, ENDING)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the run waits for a person since."""
+        return self.is_last and self.describe().get("status") == WAITING
 
     def describe(self) -> dict[str, Any]:
         """Return the event as JSON data."""

@@ -26,7 +26,7 @@ from mlango.core.tasks import contained, start
 from mlango.core.usage import NO_USAGE, Usage
 from mlango.core.values import to_json
 from mlango.core.watch import NEVER, Interrupted, Watch
-from mlango.exceptions import Misused, ToolError
+from mlango.exceptions import ToolError, WrongStatus
 
 if TYPE_CHECKING:
     from mlango.core.context import Context
@@ -461,7 +461,7 @@ class Run:
 
     def _queue(self, queue: deque[list[Message]], message: Any) -> list[Message]:
         if self.status != RUNNING:
-            raise Misused(f"The run {self.uuid[:8]} {NOT_HEARING[self.status]}")
+            raise WrongStatus(f"The run {self.uuid[:8]} {NOT_HEARING[self.status]}")
         said = user_messages(message)
         queue.append(said)
         self.watch.wake_soon()

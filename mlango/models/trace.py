@@ -20,7 +20,7 @@ from mlango.core.provider import Message
 from mlango.core.state import fold
 from mlango.core.usage import Usage
 from mlango.core.values import dumps
-from mlango.exceptions import Misused
+from mlango.exceptions import Misused, WrongStatus
 from mlango.models.instruction import MAX_WAITING, Instruction
 from mlango.models.json import decoded
 from mlango.models.owned import OwnedQuerySet
@@ -158,7 +158,8 @@ class Trace(models.Model):
     resumed_at = models.DateTimeField(null=True, blank=True, editable=False)
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
 
-    # {"system", "said", and "messages" or "traces": the uuids the history was recalled from}
+    # {"system", "said", and "messages" or "traces": the uuids the history was recalled from},
+    # and "buffered" for a run whose answers are told when they are complete
     opening = decoded("opening_json", empty={})
     metadata = decoded("metadata_json", empty={})
 
@@ -228,8 +229,8 @@ class Trace(models.Model):
     def steer(self, message: Any, *, now: bool = False) -> None:
         """Have a durable run read ``message`` before its next model call, in any process.
 
-        It is told within about a second. Raise Misused for a run that is not durable, or
-        neither goes on nor is about to.
+        It is told within about a second. Raise Misused for a run that is not durable, and
+        WrongStatus for one that neither goes on nor is about to.
         """
         self._instruct(Instruction.Kind.STEER, message, now=now)
 
@@ -250,7 +251,7 @@ class Trace(models.Model):
         self._must_be_durable()
         self.refresh_from_db(fields=["status"])
         if self.status not in (Trace.Status.RUNNING, Trace.Status.QUEUED):
-            raise Misused(f"The run {self.uuid[:8]} is {self.status} and hears nothing.")
+            raise WrongStatus(f"The run {self.uuid[:8]} is {self.status} and hears nothing.")
         rows = Instruction.objects.using(self._state.db)
         if rows.filter(trace=self).count() >= MAX_WAITING:
             raise Misused(f"{MAX_WAITING} messages wait for the run {self.uuid[:8]} already.")
@@ -307,13 +308,16 @@ class Trace(models.Model):
 
     def give_up(self) -> None:
         """Cancel this run, which nobody goes on with, and all that is open for it."""
+        self._end(self.Status.CANCELLED, "cancelled", "The run that asked for this one ended.")
+
+    def fail(self, error: str, reason: str = "error") -> None:
+        """Fail this run, which nobody goes on with, and close all that is open for it."""
+        self._end(self.Status.FAILED, reason, error)
+
+    def _end(self, status: str, reason: str, error: str) -> None:
         rows = type(self)._default_manager.using(self._state.db)
-        rows.filter(pk=self.pk, status__in=self.OPEN).update(
-            status=self.Status.CANCELLED,
-            stop_reason="cancelled",
-            error="The run that asked for this one ended.",
-            ended_at=Now(),
-        )
+        ended = {"status": status, "stop_reason": reason, "error": error, "ended_at": Now()}
+        rows.filter(pk=self.pk, status__in=self.OPEN).update(**ended)
         self.leave_nothing_open()
 
     def leave_nothing_open(self) -> None:

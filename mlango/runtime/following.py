@@ -51,6 +51,7 @@ class Reader:
         self.is_done = False
         self._is_new = True
         self._was_last = False  # whether what was read last is a last event
+        self._is_told = False  # whether it tells the end of a run that has ended
         self._looked = monotonic()
 
     # -- before the first event ------------------------------------------------------------------
@@ -78,7 +79,7 @@ class Reader:
         if self._status() not in Trace.ENDED:
             return False
         last = self._rows.last_of(self.uuid)
-        is_told = last is not None and _is_last(last) and self.cursor >= last.last
+        is_told = last is not None and _is_end(last) and self.cursor >= last.last
         return is_told or self.cursor.part == ENDING
 
     # -- one look --------------------------------------------------------------------------------
@@ -97,6 +98,7 @@ class Reader:
     def _told(self, row: Event) -> Iterator[Told]:
         for each in row.told():
             self._was_last = each.is_last
+            self._is_told = each.is_last and not each.waits
             if each.cursor <= self.cursor:
                 continue
             if not self.cursor.is_followed_by(each.cursor):
@@ -130,7 +132,7 @@ class Reader:
     def _ending(self) -> list[Told]:
         """Return the last event of a run that has ended without having told it."""
         self.is_done = True
-        if self._was_last or self.cursor.part == ENDING:
+        if self._is_told or self.cursor.part == ENDING:
             return []
         last = self._rows.last_of(self.uuid)
         seen = Cursor(max(self.cursor.seq, 0 if last is None else last.last.seq))
@@ -178,6 +180,10 @@ def cursor_of(after: Cursor | str | int | None) -> Cursor:
 
 def _is_last(row: Event) -> bool:
     return any(each.is_last for each in row.told())
+
+
+def _is_end(row: Event) -> bool:
+    return any(each.is_last and not each.waits for each in row.told())
 
 
 def _before(cursor: Cursor) -> Cursor:

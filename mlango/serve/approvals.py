@@ -9,11 +9,13 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Q
 from django.http.response import HttpResponseBase
 
+from mlango.agents.execution import execute
 from mlango.core.memory import owner_key
 from mlango.core.threads import in_thread
-from mlango.exceptions import AlreadyDecided, Misused, did_you_mean
-from mlango.models import Approval
+from mlango.exceptions import AlreadyDecided, NotResumable, WrongStatus, did_you_mean
+from mlango.models import Approval, Trace
 from mlango.runtime.database import ask
+from mlango.runtime.endings import run_of
 from mlango.runtime.registry import registry
 from mlango.serve.base import View, Visit, visited
 from mlango.serve.body import body_of, parsed
@@ -120,10 +122,10 @@ def check_agent(visit: Visit, row: Approval) -> None:
 
     At an agent's own endpoint that was asked for before.
     """
-    if visit.agent is None:
-        needed = whose(visit, row)[0]._meta.permission
-        if needed and not visit.user.has_perm(needed):
-            raise Problem(403, f"This needs the permission {needed!r}.")
+    agent, _ = whose(visit, row)  # which raises before anything is decided if it is gone
+    needed = agent._meta.permission
+    if visit.agent is None and needed and not visit.user.has_perm(needed):
+        raise Problem(403, f"This needs the permission {needed!r}.")
 
 
 def _may_know(user: Any, row: Approval) -> bool:
@@ -131,7 +133,7 @@ def _may_know(user: Any, row: Approval) -> bool:
 
 
 async def gone_on(visit: Visit, row: Approval) -> AgentRun | None:
-    """Go on with the run and return it; None if somebody else goes on with it already."""
+    """Go on with the run and return it as it ended; None if somebody else goes on with it."""
     agent, trace = await ask(whose, visit, row)
     options: dict[str, Any] = {"user": owner_of(visit, row), "raise_on_error": False}
     try:
@@ -139,9 +141,25 @@ async def gone_on(visit: Visit, row: Approval) -> AgentRun | None:
             run: AgentRun = await agent.aresume(trace, **options)
         else:
             run = await in_thread(agent.resume, trace, **options)
-    except Misused:
+    except WrongStatus:
         return None
+    except NotResumable as error:
+        return await failed(trace, error)
     return run
+
+
+async def failed(uuid: str, error: NotResumable) -> AgentRun | None:
+    """End a run that waits and can never go on, and return it; None if somebody else has it."""
+    await execute(uuid)  # a durable one ends so wherever it is done
+    return await ask(_failed, uuid, str(error))
+
+
+def _failed(uuid: str, error: str) -> AgentRun | None:
+    trace = Trace.objects.get(pk=uuid)
+    if trace.status == Trace.Status.WAITING and not hasattr(trace, "durable"):
+        trace.fail(error)
+        trace.refresh_from_db()
+    return run_of(trace) if trace.status == Trace.Status.FAILED else None
 
 
 def owner_of(visit: Visit, row: Approval) -> Any:
@@ -155,7 +173,8 @@ def whose(visit: Visit, row: Approval) -> tuple[Agent, str]:
     """Return the run to go on with, and its agent: for a sub-agent's call, the lead's."""
     root, agent = row.trace.root, visit.agent
     if agent is None or root.agent != agent._meta.label:
-        agent = registry.get(root.agent)()
+        config = root.durable.request["config"] if hasattr(root, "durable") else {}
+        agent = registry.get(root.agent)(**config)
     return agent, root.uuid
 
 

@@ -19,7 +19,7 @@ from django.http.multipartparser import MultiPartParserError
 from rest_framework import exceptions
 
 from mlango.core.values import dumps
-from mlango.exceptions import IdempotencyConflict, Misconfigured, Misused
+from mlango.exceptions import IdempotencyConflict, Misconfigured, Misused, WrongStatus
 from mlango.serve.problems import Problem
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def problem_of(error: Exception, view: Endpoint) -> Problem:
     if isinstance(error, Problem):
         return error
     if isinstance(error, Misused):
-        return Problem(400, str(error))
+        return misuse(error)
     if isinstance(error, IdempotencyConflict):
         return Problem(409, str(error))
     if isinstance(error, Http404):
@@ -52,6 +52,11 @@ def problem_of(error: Exception, view: Endpoint) -> Problem:
         logger.error("%s: %s is not set up.", problem.id, label, exc_info=error)
         return problem
     return unexpected(error, view)
+
+
+def misuse(error: Misused) -> Problem:
+    """Return the Problem of a request that is wrong, or only comes too late."""
+    return Problem(409 if isinstance(error, WrongStatus) else 400, str(error))
 
 
 def unexpected(error: Exception, view: Endpoint) -> Problem:

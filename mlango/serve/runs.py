@@ -11,7 +11,7 @@ from django.http import HttpResponse
 from mlango.agents.resolve import check_input
 from mlango.core.messages import text_of, user_messages
 from mlango.core.threads import in_thread
-from mlango.exceptions import Misused, did_you_mean
+from mlango.exceptions import did_you_mean
 from mlango.models import Approval, Span, Trace
 from mlango.models.instruction import MAX_WAITING
 from mlango.runtime.live import running
@@ -213,10 +213,7 @@ def hand_over(visit: Visit, hand: Callable[[Run | Trace], object]) -> HttpRespon
         waiting = len(target.steering) + len(target.follow_ups)
     if waiting >= MAX_WAITING:
         raise Problem(429, f"{MAX_WAITING} messages wait for the run already.")
-    try:
-        hand(target)
-    except Misused as error:  # it ended just now
-        raise Problem(409, "The run has ended.") from error
+    hand(target)
     return accepted(target.uuid, target.status)
 
 

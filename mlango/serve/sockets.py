@@ -13,16 +13,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mlango.agents.resolve import check_input
-from mlango.core.log import Cursor, Places
+from mlango.core.log import BEGINNING, Cursor, Places
 from mlango.core.memory import owner_key
 from mlango.core.messages import user_messages
-from mlango.exceptions import Misconfigured, Misused
+from mlango.exceptions import Misconfigured, Misused, NotResumable, WrongStatus
+from mlango.models import Approval, Event
 from mlango.models.instruction import MAX_WAITING
 from mlango.runtime.database import ask
 from mlango.runtime.following import afollow, cursor_of
 from mlango.serve.approvals import DECISIONS, decided, fields_of, gone_on, run_shown, whose
 from mlango.serve.base import Ask, Visit, check_session
 from mlango.serve.body import checked
+from mlango.serve.failures import misuse
 from mlango.serve.frames import Frame, event_frame, frame_of, refusal, said
 from mlango.serve.limits import place, streams
 from mlango.serve.owned import ID, own_traces
@@ -44,6 +46,13 @@ def _nothing() -> None:
     """Release what was never taken."""
 
 
+def _decided(visit: Visit, fields: dict[str, Any]) -> tuple[Approval, Cursor]:
+    """Decide, and return the row and the place in the run's log where it goes on."""
+    row = Approval.objects.select_related("trace").filter(pk=fields["approval"]).first()
+    last = row and Event.objects.last_of(row.trace.root.pk)
+    return decided(visit, fields), last.last if last else BEGINNING
+
+
 class Socket:
     """One client of ``agent``: who it is, and the run that it began, one at a time."""
 
@@ -54,6 +63,7 @@ class Socket:
         self.tell = tell
         self.stream: AsyncRunStream | None = None
         self.following: asyncio.Task[None] | None = None
+        self.followed = ""  # the run whose events that tells
         self.tasks: set[asyncio.Task[None]] = set()
         self.close: Callable[[], None] = _nothing
 
@@ -77,7 +87,7 @@ class Socket:
             ref = frame.ref
             await self._do(frame)
         except Misused as error:
-            await self.tell(refusal(Problem(400, str(error)), ref))
+            await self.tell(refusal(misuse(error), ref))
         except Misconfigured:
             await self.tell(refusal(self._not_set_up(), ref))
         except Problem as problem:
@@ -128,10 +138,14 @@ class Socket:
         uuid = frame.fields["run"]
         if not ID.fullmatch(uuid) or not await ask(own_traces(visit).filter(pk=uuid).exists):
             raise Problem(404, "There is no such run.")
-        after = cursor_of(frame.fields.get("after"))
+        self._tell_rest(uuid, cursor_of(frame.fields.get("after")), frame.ref)
+
+    def _tell_rest(self, uuid: str, after: Cursor, ref: str = "") -> None:
+        """Tell the events of a run behind one of them; leave the run that was followed before."""
         if self.following is not None:
             self.following.cancel()
-        self.following = self._start(self._tell_log(uuid, after), frame.ref)
+        self.followed = uuid
+        self.following = self._start(self._tell_log(uuid, after), ref)
 
     async def _tell_log(self, uuid: str, after: Cursor) -> None:
         async with aclosing(afollow(uuid, after)) as events:
@@ -155,21 +169,42 @@ class Socket:
             self.stream.follow_up(message)
 
     async def _decide(self, frame: Frame) -> None:
-        """Decide about a tool call, and go on with its run."""
+        """Decide about a tool call, and go on with its run when there is a place for it."""
         fields = fields_of({**frame.fields, "decision": frame.type})
         visit = await self.enter()
-        row = await ask(decided, visit, fields)
-        await self.tell(said("decided", frame.ref, approval=row.describe()))
-        if owner_key(visit.user) == row.owner_key and self.stream is None:
-            agent, trace = await ask(whose, visit, row)
-            try:
-                self._show(await agent.aresume_stream(trace, user=visit.user), _nothing)
-            except Misused:  # somebody else goes on with it
+        release = await place()
+        try:
+            row, after = await ask(_decided, visit, fields)
+            await self.tell(said("decided", frame.ref, approval=row.describe()))
+            is_own = owner_key(visit.user) == row.owner_key
+            if (
+                is_own
+                and self.stream is None
+                and await self._shows_rest(visit, row, after, release)
+            ):
                 return
-        else:
-            self._start(self._go_on(visit, row, frame.ref))
+            going_on = self._start(self._go_on(visit, row, frame.ref), frame.ref)
+            going_on.add_done_callback(lambda task: release())
+        except BaseException:
+            release()
+            raise
 
-    async def _go_on(self, visit: Visit, row: Any, ref: str) -> None:
+    async def _shows_rest(
+        self, visit: Visit, row: Approval, after: Cursor, release: Callable[[], None]
+    ) -> bool:
+        """Go on with the user's run and tell its events; return whether there are any."""
+        agent, trace = await ask(whose, visit, row)
+        try:
+            self._show(await agent.aresume_stream(trace, user=visit.user), release)
+        except NotResumable:
+            return False
+        except WrongStatus:  # somebody else goes on with it
+            release()
+            if self.followed != trace or self.following is None or self.following.done():
+                self._tell_rest(trace, after)
+        return True
+
+    async def _go_on(self, visit: Visit, row: Approval, ref: str) -> None:
         """Go on with a run whose events are not for this socket; tell how it ended."""
         run = await gone_on(visit, row)
         await self.tell(said("run", ref, run=run_shown(visit, row, run)))
@@ -203,7 +238,7 @@ class Socket:
         except OSError:  # the client has gone; the server will say so
             return
         except Misused as error:  # such as an event that the run never comes to
-            await self.tell(refusal(Problem(400, str(error)), ref))
+            await self.tell(refusal(misuse(error), ref))
         except Misconfigured:
             await self.tell(refusal(self._not_set_up()))
         except Exception:

@@ -238,6 +238,13 @@ def test_a_run_that_goes_on_may_be_held_back_too():
     assert texts(events) == "All of it."
 
 
+def test_a_run_that_was_held_back_is_so_when_it_goes_on():
+    first = ScriptedProvider([broken()] * 3)
+    begun = Desk().run("hi", provider=first, buffered=True, raise_on_error=False)
+    model = ScriptedProvider([broken(), "All of it."])
+    assert texts(Desk().resume_stream(begun, provider=model)) == "All of it."
+
+
 @served
 def test_a_queued_run_is_held_back_in_the_process_that_does_it():
     trace = Desk().enqueue("hi", buffered=True)
