@@ -7,15 +7,19 @@ end of its process.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
+from io import BytesIO
 from typing import Any
 
-from django.core.handlers.asgi import get_script_prefix
+from django.core.handlers.asgi import ASGIRequest, get_script_prefix
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 from django.urls import Resolver404, resolve
 
 from mlango.conf import settings
 from mlango.serve.body import too_large
+from mlango.serve.cors import share
 from mlango.serve.drain import drain
-from mlango.serve.problems import CONTENT_TYPE
+from mlango.serve.problems import Problem
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -43,7 +47,7 @@ class Guard:
         body = Body(scope, receive, limit)
         await self._application(scope, body.receive, send)
         if body.is_refused:
-            await refuse(limit, send)
+            await refuse(too_large(limit), scope, send)
 
 
 class Body:
@@ -77,19 +81,29 @@ def is_for_agent(scope: Scope) -> bool:
     return match.func.__module__.partition(".")[0] == "mlango"
 
 
-async def refuse(limit: int, send: Send) -> None:
-    """Answer that a body is too large, and that the rest of it will not be read."""
-    problem = too_large(limit)
-    response = problem.response()
-    await send(
-        {
-            "type": "http.response.start",
-            "status": response.status_code,
-            "headers": [
-                (b"content-type", CONTENT_TYPE.encode()),
-                (b"content-length", str(len(response.content)).encode()),
-                (b"connection", b"close"),
-            ],
-        }
-    )
+async def refuse(problem: Problem, scope: Scope, send: Send) -> None:
+    """Answer that a request is wrong, before the rest of it was read."""
+    response = readable(problem, ASGIRequest(scope, BytesIO()))
+    response["Content-Length"] = str(len(response.content))
+    response["Connection"] = "close"
+    await send_whole(response, send)
+
+
+def readable(problem: Problem, request: HttpRequest) -> Any:
+    """Return a problem as an answer that pages of allowed origins may read."""
+    return share(request, problem.response())
+
+
+async def send_whole(response: Any, send: Send) -> None:
+    """Send a response that is all there."""
+    await send(start_of(response))
     await send({"type": "http.response.body", "body": response.content})
+
+
+def start_of(response: HttpResponseBase) -> Message:
+    """Return the head of a response, as a server takes it."""
+    headers = [
+        (name.lower().encode(), value.encode("latin-1")) for name, value in response.items()
+    ]
+    headers += [(b"set-cookie", c.OutputString().encode()) for c in response.cookies.values()]
+    return {"type": "http.response.start", "status": response.status_code, "headers": headers}

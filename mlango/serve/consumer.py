@@ -9,7 +9,7 @@ from channels.consumer import AsyncConsumer, get_handler_name
 from channels.exceptions import StopConsumer
 
 from mlango.conf import settings
-from mlango.serve.asgi import Scope, Send
+from mlango.serve.asgi import Scope, Send, start_of
 from mlango.serve.doors import Door
 from mlango.serve.frames import said
 from mlango.serve.problems import Problem
@@ -122,6 +122,5 @@ async def deny(problem: Problem, scope: Scope, send: Send) -> None:
         await send({"type": "websocket.close", "code": POLICY_VIOLATION})
         return
     response = problem.response()
-    headers = [(name.lower().encode(), value.encode()) for name, value in response.items()]
-    await send({"type": f"{DENIAL}.start", "status": response.status_code, "headers": headers})
+    await send({**start_of(response), "type": f"{DENIAL}.start"})
     await send({"type": f"{DENIAL}.body", "body": response.content})

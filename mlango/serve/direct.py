@@ -22,7 +22,16 @@ from django.urls import Resolver404, ResolverMatch, resolve, set_script_prefix
 
 from mlango.conf import settings
 from mlango.core.threads import in_thread
-from mlango.serve.asgi import Application, Message, Receive, Scope, Send
+from mlango.serve.asgi import (
+    Application,
+    Receive,
+    Scope,
+    Send,
+    readable,
+    refuse,
+    send_whole,
+    start_of,
+)
 from mlango.serve.body import too_large
 from mlango.serve.keepers import Keepers
 from mlango.serve.problems import Problem
@@ -85,7 +94,7 @@ class Direct:
         except ClientLeft:
             return
         except Problem as problem:
-            await send_whole(problem.response(), send)
+            await refuse(problem, scope, send)
             return
         exchange = asyncio.ensure_future(self._answer(match, scope, body, send))
         leaving = asyncio.ensure_future(left(receive))
@@ -112,7 +121,8 @@ class Direct:
         try:
             request.get_host()
         except DisallowedHost:
-            return Problem(400, "The header Host names no host of this site.").response()
+            problem = Problem(400, "The header Host names no host of this site.")
+            return readable(problem, request)
         if self._security is None:
             return await self._viewed(request, match)
         response = self._security.process_request(request) or await self._viewed(request, match)
@@ -193,18 +203,3 @@ async def send_stream(response: Any, send: Send) -> None:
             with hurried(task.cancel):
                 await send({"type": "http.response.body", "body": part, "more_body": True})
     await send({"type": "http.response.body"})
-
-
-async def send_whole(response: Any, send: Send) -> None:
-    """Send a response that is all there."""
-    await send(start_of(response))
-    await send({"type": "http.response.body", "body": response.content})
-
-
-def start_of(response: HttpResponseBase) -> Message:
-    """Return the head of a response, as a server takes it."""
-    headers = [
-        (name.lower().encode(), value.encode("latin-1")) for name, value in response.items()
-    ]
-    headers += [(b"set-cookie", c.OutputString().encode()) for c in response.cookies.values()]
-    return {"type": "http.response.start", "status": response.status_code, "headers": headers}

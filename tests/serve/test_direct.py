@@ -111,8 +111,13 @@ def test_a_post_of_another_site_is_refused(cookies):
 
 def test_another_host_is_refused(cookies, settings):
     settings.ALLOWED_HOSTS = ["here.example"]
+    settings.MLANGO = {**settings.MLANGO, "CORS_ORIGINS": ["https://app.example"]}
+    asked = Straight(cookies, "/stream/").head(b"host", b"evil.example")
 
-    assert go(Straight(cookies, "/stream/").head(b"host", b"evil.example")).status == 400
+    exchange = go(asked.head(b"origin", b"https://app.example"))
+
+    assert exchange.status == 400
+    assert exchange.headers[b"access-control-allow-origin"] == b"https://app.example"
 
 
 def test_plain_http_is_sent_to_https(cookies, settings):

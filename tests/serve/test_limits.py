@@ -15,6 +15,7 @@ from django.test import TestCase, override_settings
 from mlango.models import Trace
 from mlango.serve import limits
 from mlango.serve.asgi import Guard
+from mlango.serve.direct import Direct
 from mlango.serve.limits import Full, Places, Streams, held
 from mlango.serve.problems import Problem
 from tests.serve.site import Posting, Slow, leave, served
@@ -329,13 +330,18 @@ class TestUnderAsgi:
 class Sent:
     """Sends a body in chunks, without a length, to an application behind the guard."""
 
-    def __init__(self, url, chunks):
+    def __init__(self, url, chunks, app=None, **headers):
+        self.app = app or Guard(ASGIHandler())
+        self.headers = {}
         self.scope = {
             "type": "http",
             "method": "POST",
             "path": url,
             "query_string": b"",
-            "headers": [(b"content-type", b"application/json")],
+            "headers": [
+                (b"content-type", b"application/json"),
+                *((name.encode(), value.encode()) for name, value in headers.items()),
+            ],
         }
         self.chunks = iter(chunks)
         self.status = 0
@@ -350,10 +356,11 @@ class Sent:
 
     async def send(self, message):
         self.status = message.get("status", self.status)
+        self.headers |= dict(message.get("headers", ()))
         self.body += message.get("body", b"")
 
     def go(self):
-        asyncio.run(Guard(ASGIHandler())(self.scope, self.receive, self.send))
+        asyncio.run(self.app(self.scope, self.receive, self.send))
         self.left = len(list(self.chunks))
         return self
 
@@ -374,6 +381,20 @@ class TestGuard:
         assert sent.status == 413
         assert b"MAX_HTTP_BODY_BYTES" in sent.body
         assert sent.left == 98
+
+    @pytest.mark.parametrize("make", [Guard, Direct])
+    def test_pages_of_allowed_origins_read_why(self, make, settings):
+        origin = "https://app.example.com"
+        settings.MLANGO = {**settings.MLANGO, "CORS_ORIGINS": [origin]}
+        app = make(ASGIHandler())
+
+        sent = Sent("/stream/", [b"12345"] * 100, app, origin=origin).go()
+        other = Sent("/stream/", [b"12345"] * 100, app, origin="https://evil.example").go()
+
+        assert (sent.status, other.status) == (413, 413)
+        assert sent.headers[b"access-control-allow-origin"] == origin.encode()
+        assert b"access-control-allow-origin" not in other.headers
+        assert other.headers[b"vary"] == b"Origin"
 
     @pytest.mark.parametrize("url", ["/own/", "/nowhere/"])
     def test_it_lets_other_views_have_their_bodies(self, url):
