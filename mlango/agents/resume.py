@@ -15,8 +15,7 @@ from mlango.agents.requests import renewed, restored
 from mlango.agents.resolve import run_for
 from mlango.conf import settings
 from mlango.core.events import StepFinished
-from mlango.core.loop import is_remembered
-from mlango.core.memory import owner_key
+from mlango.core.memory import is_remembered, owner_key
 from mlango.core.messages import open_calls, text_of
 from mlango.core.provider import Completion
 from mlango.core.run import CANCELLED, FAILED, QUEUED, RUNNING, STOPPED, WAITING, Run

@@ -7,7 +7,6 @@ steering, until there is an answer, a limit, an abort or a failure.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from time import monotonic
@@ -21,15 +20,16 @@ from mlango.core.events import (
     Finished,
     FollowedUp,
     Started,
-    Steered,
     StepFinished,
     Thinking,
 )
+from mlango.core.hearing import hear_rest, hear_steering, heard, said_text
+from mlango.core.memory import remember
 from mlango.core.messages import open_calls, sendable, size, text_of
 from mlango.core.model import ModelCall
-from mlango.core.provider import Completion, Message, ToolCall
+from mlango.core.provider import Completion, ToolCall
 from mlango.core.retry import Attempts
-from mlango.core.run import CANCELLED, FAILED, FINISHED, LEFT, QUEUED, STOPPED, WAITING, Run
+from mlango.core.run import CANCELLED, FAILED, FINISHED, LEFT, LOST, STOPPED, WAITING, Run
 from mlango.core.threads import settle
 from mlango.core.values import clean
 from mlango.core.watch import Interrupted, TimedOut
@@ -39,7 +39,6 @@ from mlango.exceptions import ProviderError
 MAX_CUTS = 2
 # Said to a model that is to go on behind its own words: some refuse a request that ends with them.
 GO_ON = "Go on where you stopped."
-NOT_REMEMBERED = ("history_limit", "refusal", "content_filter", "guardrail")
 
 
 async def iterate(run: Run) -> AsyncGenerator[Event]:
@@ -72,11 +71,6 @@ async def iterate(run: Run) -> AsyncGenerator[Event]:
     if run.status not in LEFT:  # else the process that goes on tells how it ended
         for event in run.ending:
             yield event
-
-
-def said_text(said: list[Message]) -> str:
-    """Return the text of what was said, for people."""
-    return "\n".join(text_of(message["content"]) for message in said)
 
 
 def _started(run: Run) -> Event:
@@ -126,16 +120,13 @@ async def _store(run: Run) -> None:
     if run.status != WAITING and run.status not in LEFT:
         run.outbox.extend(refuse(run, open_calls(run.messages), CANCELLED_CALL, "cancelled"))
     try:
-        if run.status in (WAITING, QUEUED):
-            await _hear_rest(run)
+        if run.messages and run.status != LOST:
+            await hear_rest(run)
         if run.journal.saves:
             await run.journal.sync()  # nothing is given back or remembered by one who lost it
         for end in run.controls.end:
             await end(run)
-        if run.memory and run.memory_key and is_remembered(run.status, run.stop_reason):
-            turn = [*run.said, *run.messages[len(run.history) + len(run.said) :]]
-            if fresh := turn[run.remembered :]:
-                await run.memory.aappend(run.memory_key, fresh)
+        await remember(run)
     except Halt as halt:
         run.status = halt.status or run.status
     except Exception as error:  # noqa: BLE001 - what was done must be stored all the same
@@ -148,11 +139,6 @@ async def _store(run: Run) -> None:
             await run.turn.release(run)
         if run.release is not None:
             await run.release(run)
-
-
-def is_remembered(status: str, stop_reason: str) -> bool:
-    """Return whether a memory has the turn of a run that ended like this."""
-    return status not in (FAILED, WAITING, *LEFT) and stop_reason not in NOT_REMEMBERED
 
 
 async def _work(run: Run) -> AsyncGenerator[Event]:
@@ -169,8 +155,8 @@ async def _work(run: Run) -> AsyncGenerator[Event]:
         run.hear([{"role": "user", "content": GO_ON}], "go_on")
     while True:
         if not calls:
-            if run.steering:
-                await _hear_steering(run)
+            if run.steering and not run.aborted:
+                await hear_steering(run)
             if _must_stop(run):
                 return
             if run.controls.before_model:
@@ -282,10 +268,12 @@ async def _is_done(run: Run) -> bool:
     """Return whether the run ends with its answer, and not with what is said to that."""
     if run.controls.before_finish and await run.spawn(_object(run)):
         return False
+    if run.steering:  # while it was looked at
+        return False
     if not run.follow_ups:
         run.stop(FINISHED, "end_turn")
         return True
-    said = await _heard(run, run.follow_ups, run.follow_up_mode, "follow_up")
+    said = await heard(run, run.follow_ups, run.follow_up_mode, "follow_up")
     run.note(FollowedUp, said_text(said))
     return False
 
@@ -323,35 +311,6 @@ async def _begin(run: Run) -> None:
     await run.journal.open(run)
     for look in run.controls.begin:
         await look(run)
-
-
-async def _hear_steering(run: Run) -> None:
-    run.is_hurried = False
-    while run.steering:
-        said = await _heard(run, run.steering, run.steering_mode, "steer")
-        run.note(Steered, said_text(said))
-        if run.steering_mode != "all":
-            return
-
-
-async def _hear_rest(run: Run) -> None:
-    """Keep what nobody has read when a run is left: it is read once the run goes on."""
-    for queue, name, kind in (
-        (run.steering, "steer", Steered),
-        (run.follow_ups, "follow_up", FollowedUp),
-    ):
-        if queue:
-            said = await _heard(run, queue, "all", name)
-            run.note(kind, said_text(said))
-
-
-async def _heard(run: Run, queue: deque[list[Message]], mode: str, name: str) -> list[Message]:
-    """Add to the conversation what waits in a queue, as the controls let it be read."""
-    said = run.next_queued(queue, mode)
-    for hear in run.controls.hear:
-        said = await run.spawn(hear(run, said))
-    run.hear(said, name)
-    return said
 
 
 def _must_stop(run: Run) -> bool:

@@ -5,13 +5,19 @@ To add a memory, subclass Memory and override ``load``, ``append`` and ``clear``
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlango.core.provider import Message
+from mlango.core.run import FAILED, LEFT, WAITING
+from mlango.core.tasks import contained
 from mlango.core.threads import in_thread
 from mlango.exceptions import Misused
+
+if TYPE_CHECKING:
+    from mlango.core.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,9 @@ class SessionKey:
     session_id: str
 
 
+logger = logging.getLogger("mlango.sessions")
+
+NOT_REMEMBERED = ("history_limit", "refusal", "content_filter", "guardrail")
 SESSION_ID = re.compile(r"[A-Za-z0-9_.:@-]{1,128}")
 
 
@@ -70,7 +79,10 @@ class Memory:
         raise NotImplementedError(f"{type(self).__name__}.load() must be overridden.")
 
     def append(self, key: SessionKey, messages: list[Message]) -> None:
-        """Add one whole turn: the user's messages, the answers and all tool results."""
+        """Add one whole turn: the user's messages, the answers and all tool results.
+
+        When a run goes on that has been added, what came after is added.
+        """
         raise NotImplementedError(f"{type(self).__name__}.append() must be overridden.")
 
     def clear(self, key: SessionKey) -> None:
@@ -90,3 +102,22 @@ class Memory:
         await in_thread(self.append, key, messages) if self.blocking else self.append(
             key, messages
         )
+
+
+async def remember(run: Run) -> None:
+    """Give the memory what the run added. One that fails takes no answer away."""
+    if not run.memory or not run.memory_key or not is_remembered(run.status, run.stop_reason):
+        return
+    turn = [*run.said, *run.messages[len(run.history) + len(run.said) :]]
+    try:
+        if fresh := turn[run.remembered :]:
+            await contained(run.memory.aappend(run.memory_key, fresh))
+    except Exception as error:  # noqa: BLE001 - of whatever keeps it
+        about = (run.label, run.uuid[:8], type(error).__name__)
+        # Without its text, which may quote what was said.
+        logger.error("The memory of %s did not keep the run %s: %s.", *about)  # noqa: TRY400
+
+
+def is_remembered(status: str, stop_reason: str) -> bool:
+    """Return whether a memory has the turn of a run that ended like this."""
+    return status not in (FAILED, WAITING, *LEFT) and stop_reason not in NOT_REMEMBERED

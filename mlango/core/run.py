@@ -391,13 +391,10 @@ class Run:
     def timeout_text(self) -> str:
         return f"Stopped: the run took longer than {self.bounds.run_timeout:g} seconds."
 
-    def next_queued(self, queue: deque[list[Message]], mode: str) -> list[Message]:
+    def next_queued(self, queue: deque[list[Message]], mode: str) -> list[list[Message]]:
         """Take one message, or all that wait, by the queue's mode."""
-        if mode == "all":
-            said = [message for item in queue for message in item]
-            queue.clear()
-            return said
-        return queue.popleft()
+        # Others may add one meanwhile.
+        return [queue.popleft() for _ in range(len(queue) if mode == "all" else 1)]
 
     def result(self) -> AgentRun:
         return AgentRun(
@@ -460,12 +457,13 @@ class Run:
             self.watch.interrupt_soon()
 
     def _queue(self, queue: deque[list[Message]], message: Any) -> list[Message]:
-        if self.status != RUNNING:
-            raise WrongStatus(f"The run {self.uuid[:8]} {NOT_HEARING[self.status]}")
         said = user_messages(message)
-        queue.append(said)
-        self.watch.wake_soon()
-        return said
+        if self.status == RUNNING:
+            queue.append(said)
+            if self.status == RUNNING or not _is_taken_back(queue, said):
+                self.watch.wake_soon()
+                return said
+        raise WrongStatus(f"The run {self.uuid[:8]} {NOT_HEARING[self.status]}")
 
     def note(self, kind: type[E], *fields: Any) -> None:
         """Have an event told as soon as the loop looks up."""
@@ -522,6 +520,15 @@ class Run:
         # Not what comes meanwhile: its number may be after that of an event on its way.
         for _ in range(len(self.outbox)):
             yield self.outbox.popleft()
+
+
+def _is_taken_back(queue: deque[list[Message]], said: list[Message]) -> bool:
+    """Take a message back from a run that has just ended; False if it was kept by then."""
+    try:
+        queue.remove(said)
+    except ValueError:
+        return False
+    return True
 
 
 def data_of(part: dict[str, Any]) -> tuple[bytes, str] | None:

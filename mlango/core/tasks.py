@@ -15,15 +15,24 @@ def failure_of(error: BaseException) -> Exception | None:
     """Return the failure that an exception stands for; None for one that is what it says.
 
     Code of others may call sys.exit(), which would end the event loop and leave whoever waits
-    for it hanging, or let through that something of its own was cancelled.
+    for it hanging, or let through that something of its own was cancelled or closed.
     """
+    if isinstance(error, Exception):
+        return None
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         if task is None or task.cancelling():
             return None
-    elif not isinstance(error, SystemExit | KeyboardInterrupt):
+    elif isinstance(error, GeneratorExit) and not _is_in_task():  # its event loop has ended
         return None
     return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def _is_in_task() -> bool:
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:
+        return False
 
 
 async def contained(coroutine: Coroutine[Any, Any, T]) -> T:

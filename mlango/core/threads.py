@@ -2,7 +2,7 @@
 
 ``in_thread`` keeps to the one thread that owns the caller's database connections;
 ``in_pool`` runs in parallel. A StopIteration that left a thread would hang its awaiter for
-ever, so both turn it into a RuntimeError.
+ever, and a GeneratorExit close it, so both turn these into a RuntimeError.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ after_pool_call: list[Callable[[], None]] = []
 def _guarded(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     try:
         return function(*args, **kwargs)
-    except StopIteration as error:
-        raise RuntimeError(f"StopIteration: {error}") from error
+    except (StopIteration, GeneratorExit) as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
 def settle(context: contextvars.Context) -> None:

@@ -13,9 +13,9 @@ from django.conf import settings as django_settings
 from django.contrib.auth import get_user_model
 from pydantic_core import from_json
 
+from mlango.core.hearing import said_text
 from mlango.core.journal import LLM, Entry
 from mlango.core.log import Joined
-from mlango.core.loop import said_text
 from mlango.core.memory import History, owner_key
 from mlango.core.run import Run
 from mlango.core.usage import Usage

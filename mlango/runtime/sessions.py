@@ -22,7 +22,7 @@ from django.contrib.auth import get_user_model
 from django.db import OperationalError, connections, transaction
 
 from mlango.conf import settings
-from mlango.core.loop import said_text
+from mlango.core.hearing import said_text
 from mlango.core.memory import SessionKey, check_session_id
 from mlango.core.run import LOST, Run
 from mlango.core.watch import Interrupted

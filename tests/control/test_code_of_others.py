@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import json
 import signal
 import threading
 
@@ -10,13 +9,14 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
-from django.test import AsyncClient, Client, override_settings
+from django.test import override_settings
 from django.urls import path
 
-from mlango.agents import Agent, Approval, BufferMemory, Guardrail, Hooks, Limits, tool
+from mlango.agents import Agent, Approval, BufferMemory, Guardrail, Hooks, Limits, Memory, tool
 from mlango.agents.execution import execute_now
 from mlango.agents.providers import Completion, Provider, ScriptedProvider, ToolCall, Usage
 from mlango.exceptions import RunError
+from tests.http import over_asgi, over_wsgi
 from tests.wires import assert_sendable
 
 
@@ -68,6 +68,28 @@ PLACES = {
     "when": lambda f: ({}, {"tools": [asker(f)]}, {}),
     "approve": lambda f: ({}, {"tools": [pay]}, {"approve": lambda request: f() or True}),
     "provider": lambda f: ({}, {}, {"provider": Calling(f)}),
+    "memory.load": lambda f: ({}, {"memory": Remembering(load=f)}, {"session_id": "s"}),
+}
+
+
+def later(function):
+    """Return an async function that calls ``function``."""
+
+    async def call(*args):
+        function()
+
+    return call
+
+
+# The same for a function that async code calls.
+ASYNC_PLACES = {
+    "async get_system": lambda f: ({"get_system": later(f)}, {}, {}),
+    "async before_model": lambda f: ({}, {"hooks": [Hooks(before_model=later(f))]}, {}),
+    "async after_model": lambda f: ({}, {"hooks": [Hooks(after_model=later(f))]}, {}),
+    "async before_tool": lambda f: ({}, {"hooks": [Hooks(before_tool=later(f))]}, {}),
+    "async after_tool": lambda f: ({}, {"hooks": [Hooks(after_tool=later(f))]}, {}),
+    "async provider": lambda f: ({}, {}, {"provider": CallingLater(f)}),
+    "async stream": lambda f: ({}, {}, {"provider": Streaming(f)}),
 }
 
 
@@ -85,9 +107,36 @@ class Calling(Provider):
         return Completion("done")
 
 
+class CallingLater(Calling):
+    async def acomplete(self, **request):
+        self.function()
+        return Completion("done")
+
+
+class Streaming(Calling):
+    async def astream(self, **request):
+        yield "done"
+        self.function()
+        yield Completion("done")
+
+
+class Remembering(Memory):
+    """Calls a function before it recalls, or before it remembers."""
+
+    def __init__(self, **functions):
+        self._functions = functions
+
+    def load(self, key):
+        self._functions.get("load", list)()
+        return []
+
+    def append(self, key, messages):
+        self._functions.get("append", list)()
+
+
 def placed(place, function):
     """Return an agent that calls ``function`` somewhere, and the options of its run."""
-    attributes, meta, options = PLACES[place](function)
+    attributes, meta, options = (PLACES | ASYNC_PLACES)[place](function)
     base = {"app_label": "others", "tracing": False, "tools": [look]} | meta
     name = base["tools"][0].name
     turns = ScriptedProvider([[ToolCall("a", name, {})], "done"])
@@ -95,11 +144,24 @@ def placed(place, function):
     return agent(), {"provider": turns, "raise_on_error": False} | options
 
 
-EXITS = [SystemExit, KeyboardInterrupt, asyncio.CancelledError, StopIteration, RecursionError]
+class Odd(BaseException):
+    """Is no Exception, as those are that nobody is to catch by accident."""
+
+
+EXITS = [
+    SystemExit,
+    KeyboardInterrupt,
+    asyncio.CancelledError,
+    StopIteration,
+    StopAsyncIteration,
+    GeneratorExit,
+    RecursionError,
+    Odd,
+]
 
 
 @pytest.mark.parametrize("error", EXITS)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", PLACES | ASYNC_PLACES)
 def test_an_exception_ends_the_run_at_most(place, error):
     def fail():
         raise error("out")
@@ -114,6 +176,24 @@ def test_an_exception_ends_the_run_at_most(place, error):
     # And whoever comes next is served.
     agent, options = placed(place, lambda: None)
     assert agent.run("hi", **options).ok
+
+
+@pytest.mark.parametrize("error", EXITS)
+def test_a_memory_that_fails_takes_no_answer_away(error, caplog):
+    def fail():
+        raise error("what was said")
+
+    agent = placed("before_model", lambda: None)[0]
+    run = agent.run(
+        "hi",
+        provider=ScriptedProvider(["done"]),
+        session_id="s",
+        memory=Remembering(append=fail),
+    )
+    assert (run.status, run.text) == ("finished", "done")
+    (told,) = [record for record in caplog.records if record.name == "mlango.sessions"]
+    assert "did not keep the run" in told.getMessage()
+    assert "what was said" not in caplog.text
 
 
 @pytest.mark.parametrize("place", ["before_model", "get_system", "check_input", "before_tool"])
@@ -211,28 +291,6 @@ class Lasting(Maker):
 
 
 urlpatterns = [path("json/", Maker.as_endpoint()), path("stream/", Maker.as_stream_endpoint())]
-BODY = json.dumps({"message": "hi"})
-
-
-def in_wsgi(url, user):
-    client = Client()
-    client.force_login(user)
-    response = client.post(url, BODY, content_type="application/json")
-    return b"".join(response) if response.streaming else response.content
-
-
-def in_asgi(url, user):
-    async def ask():
-        client = AsyncClient()
-        await client.aforce_login(user)
-        response = await client.post(url, BODY, content_type="application/json")
-        if response.streaming:
-            return b"".join([part async for part in response.streaming_content])
-        return response.content
-
-    return asyncio.run(ask())
-
-
 WAYS = {
     "run": lambda user: Maker().run("hi"),
     "arun": lambda user: asyncio.run(Maker().arun("hi")),
@@ -240,10 +298,10 @@ WAYS = {
     "stream": lambda user: list(Maker().stream("hi")),
     "durable": lambda user: Lasting().run("hi"),
     "queued": lambda user: execute_now(Lasting().enqueue("hi").pk),
-    "wsgi": lambda user: in_wsgi("/json/", user),
-    "wsgi stream": lambda user: in_wsgi("/stream/", user),
-    "asgi": lambda user: in_asgi("/json/", user),
-    "asgi stream": lambda user: in_asgi("/stream/", user),
+    "wsgi": lambda user: over_wsgi("/json/", user),
+    "wsgi stream": lambda user: over_wsgi("/stream/", user),
+    "asgi": lambda user: over_asgi("/json/", user),
+    "asgi stream": lambda user: over_asgi("/stream/", user),
 }
 
 

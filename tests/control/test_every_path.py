@@ -1,17 +1,16 @@
 """What must hold on every path a run can take."""
 
 import asyncio
-import json
 
 import pytest
-from asgiref.sync import async_to_sync
 from django.contrib.auth import get_user_model
-from django.test import AsyncClient, Client, override_settings
+from django.test import override_settings
 from django.urls import path
 
 from mlango.agents import Agent, deny, tool
 from mlango.agents.providers import ScriptedProvider, ToolCall
 from mlango.models import Trace
+from tests.http import over_asgi, over_wsgi
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -103,11 +102,6 @@ urlpatterns = [
 ]
 
 
-def post(client, url):
-    body = json.dumps({"message": "hi"})
-    return client.post(url, body, content_type="application/json")
-
-
 class TestForbiddenTools:
     def test_run(self, ann):
         run = Desk().run("hi", user=ann, provider=ScriptedProvider(forbidden()))
@@ -147,27 +141,9 @@ class TestForbiddenTools:
 
     @served
     @pytest.mark.parametrize("url", ["/json/", "/stream/"])
-    def test_endpoints_under_wsgi(self, ann, url):
-        client = Client()
-        client.force_login(ann)
-        response = post(client, url)
-        if response.streaming:
-            b"".join(response.streaming_content)
-        assert response.status_code == 200
+    @pytest.mark.parametrize("server", [over_wsgi, over_asgi])
+    def test_endpoints(self, ann, server, url):
+        status, _ = server(url, ann)
+        assert status == 200
         assert effects == []
         assert Trace.objects.get().status == "waiting"
-
-    @served
-    @pytest.mark.parametrize("url", ["/json/", "/stream/"])
-    def test_endpoints_under_asgi(self, ann, url):
-        async def ask():
-            client = AsyncClient()
-            await client.aforce_login(ann)
-            response = await post(client, url)
-            if response.streaming:
-                async for _ in response.streaming_content:
-                    pass
-            return response.status_code
-
-        assert async_to_sync(ask)() == 200
-        assert effects == []

@@ -1,12 +1,9 @@
 """A limit on every path: it stops, says which, keeps the work, and a higher one goes on."""
 
 import asyncio
-import json
 
 import pytest
-from asgiref.sync import async_to_sync
 from django.contrib.auth import get_user_model
-from django.test import AsyncClient, Client
 from django.urls import path
 
 from mlango.agents import Agent, Limits, tool
@@ -14,14 +11,13 @@ from mlango.agents.execution import execute_now
 from mlango.agents.providers import Completion, Provider, ToolCall, Usage
 from mlango.exceptions import OverBudget
 from mlango.models import Trace
+from tests.http import over_asgi, over_wsgi
 from tests.wires import assert_sendable
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PAGES = 4
 done = []  # the pages that were read
-
-
 hangs = []  # whether a page takes for ever
 
 
@@ -258,35 +254,15 @@ urlpatterns = [
     path("json/", Served.as_endpoint()),
     path("stream/", Served.as_stream_endpoint()),
 ]
-ASKED = json.dumps({"message": "Go."})
-
-
-def wsgi(url, ann):
-    client = Client()
-    client.force_login(ann)
-    response = client.post(url, ASKED, content_type="application/json")
-    return b"".join(response) if response.streaming else response.content
-
-
-def asgi(url, ann):
-    async def ask():
-        client = AsyncClient()
-        await client.aforce_login(ann)
-        response = await client.post(url, ASKED, content_type="application/json")
-        if response.streaming:
-            return b"".join([part async for part in response.streaming_content])
-        return response.content
-
-    return async_to_sync(ask)()
 
 
 @pytest.mark.parametrize("name", LIMITS)
 @pytest.mark.parametrize("url", ["/json/", "/stream/"])
-@pytest.mark.parametrize("server", [wsgi, asgi])
+@pytest.mark.parametrize("server", [over_wsgi, over_asgi])
 def test_a_limit_holds_over_http_and_its_run_goes_on(server, url, name, served):
     served(Limits(**{name: LIMITS[name]}))
     ann = get_user_model().objects.create_user("ann")
-    body = server(url, ann).decode()
+    _, body = server(url, ann)
     assert "budget_exceeded" in body
     assert name in body
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from django.utils import timezone
 
-from mlango.core.loop import NOT_REMEMBERED
-from mlango.core.memory import History, Memory, SessionKey
+from mlango.core.memory import NOT_REMEMBERED, History, Memory, SessionKey
 from mlango.core.options import is_count
 from mlango.core.provider import Message
 from mlango.core.run import CANCELLED, FINISHED, STOPPED
