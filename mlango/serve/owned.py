@@ -36,9 +36,12 @@ def is_own(visit: Visit, run: Run) -> bool:
     return is_agents and bool(owner) and owner == owner_key(run.user)
 
 
-def own_trace(visit: Visit) -> Trace:
-    """Return the run that the URL names; a Problem for one of others as for one of nobody."""
-    uuid = uuid_of(visit)
+def own_trace(visit: Visit, uuid: str | None = None) -> Trace:
+    """Return a run, by default the one that the URL names; a Problem if it is not one's own.
+
+    One of others is as one of nobody.
+    """
+    uuid = uuid_of(visit) if uuid is None else uuid
     row = own_traces(visit).filter(pk=uuid).first() if ID.fullmatch(uuid) else None
     if row is None:
         raise Problem(404, "There is no such run.")

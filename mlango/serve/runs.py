@@ -165,21 +165,20 @@ async def answer_cancel(visit: Visit) -> HttpResponse:
     """Ask a run to stop; it ends in its own time, with all that it has done."""
     if body := body_of(visit.request):
         fields_of(parsed(body), {})
-    response: HttpResponse = await in_thread(cancelled, visit)
-    return response
+    return accepted(await in_thread(cancelled, visit, uuid_of(visit)))
 
 
-def cancelled(visit: Visit) -> HttpResponse:
-    """Stop the run that the URL names: a durable one in any process, any other in this one."""
-    run = own_running(visit)
+def cancelled(visit: Visit, uuid: str) -> Run | Trace:
+    """Stop a run of who asks, and return it: a durable one in any process, others in this one."""
+    run = own_running(visit, uuid)
     if run is not None:
         run.abort()
-        return accepted(run.uuid, run.status)
-    row = own_trace(visit)
+        return run
+    row = own_trace(visit, uuid)
     if not hasattr(row, "durable") or not row.cancel():
         raise not_going(row)
     row.refresh_from_db(fields=["status"])
-    return accepted(row.uuid, row.status)
+    return row
 
 
 async def answer_steer(visit: Visit) -> HttpResponse:
@@ -197,14 +196,13 @@ async def answer_follow_up(visit: Visit) -> HttpResponse:
 
 async def handed(visit: Visit, hand: Callable[[Run | Trace], object]) -> HttpResponse:
     """Hand something to the run that the URL names."""
-    response: HttpResponse = await in_thread(hand_over, visit, hand)
-    return response
+    return accepted(await in_thread(hand_over, visit, uuid_of(visit), hand))
 
 
-def hand_over(visit: Visit, hand: Callable[[Run | Trace], object]) -> HttpResponse:
-    """Tell a run something: a durable one in any process, any other in this one."""
-    run = own_running(visit)
-    target = run or own_trace(visit)
+def hand_over(visit: Visit, uuid: str, hand: Callable[[Run | Trace], object]) -> Run | Trace:
+    """Tell a run of who asks something, and return it: see ``cancelled``."""
+    run = own_running(visit, uuid)
+    target = run or own_trace(visit, uuid)
     if isinstance(target, Trace):
         if not hasattr(target, "durable") or target.status not in HEARING:
             raise not_going(target)
@@ -214,12 +212,12 @@ def hand_over(visit: Visit, hand: Callable[[Run | Trace], object]) -> HttpRespon
     if waiting >= MAX_WAITING:
         raise Problem(429, f"{MAX_WAITING} messages wait for the run already.")
     hand(target)
-    return accepted(target.uuid, target.status)
+    return target
 
 
-def own_running(visit: Visit) -> Run | None:
-    """Return the run that the URL names, if it goes on in this process."""
-    run = running(uuid_of(visit))
+def own_running(visit: Visit, uuid: str) -> Run | None:
+    """Return a run of who asks, if it goes on in this process."""
+    run = running(uuid)
     # Its row may come a moment later.
     return run if run is not None and is_own(visit, run) else None
 
@@ -235,9 +233,9 @@ def not_going(row: Trace) -> Problem:
     return Problem(409, f"The run has ended ({row.status}).")
 
 
-def accepted(trace: str, status: str) -> HttpResponse:
+def accepted(run: Run | Trace) -> HttpResponse:
     """Return that a run was told."""
-    response = document({"trace": trace, "status": status})
+    response = document({"trace": run.uuid, "status": run.status})
     response.status_code = 202
     return response
 

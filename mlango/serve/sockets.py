@@ -29,6 +29,7 @@ from mlango.serve.frames import Frame, event_frame, frame_of, refusal, said
 from mlango.serve.limits import place, streams
 from mlango.serve.owned import ID, own_traces
 from mlango.serve.problems import Problem
+from mlango.serve.runs import cancelled, hand_over
 from mlango.serve.scopes import Scope, request_of
 from mlango.serve.wire import text_of
 
@@ -112,6 +113,8 @@ class Socket:
             await self._follow(frame)
         elif frame.type in DECISIONS:
             await self._decide(frame)
+        elif self.stream is None and self.followed:
+            await self._ask_of_followed(frame)
         else:
             self._ask_of_run(frame)
 
@@ -167,6 +170,19 @@ class Socket:
             self.stream.steer(message, now=frame.fields.get("now", False))
         else:
             self.stream.follow_up(message)
+
+    async def _ask_of_followed(self, frame: Frame) -> None:
+        """Steer, lengthen or stop the user's run that is followed, in any process."""
+        visit, message = await self.enter(), frame.fields.get("message")
+        if frame.type in ("abort", "cancel"):
+            await ask(cancelled, visit, self.followed)
+            return
+        check_input(user_messages(message))
+        if frame.type == "steer":
+            now = frame.fields.get("now", False)
+            await ask(hand_over, visit, self.followed, lambda run: run.steer(message, now=now))
+        else:
+            await ask(hand_over, visit, self.followed, lambda run: run.follow_up(message))
 
     async def _decide(self, frame: Frame) -> None:
         """Decide about a tool call, and go on with its run when there is a place for it."""

@@ -9,12 +9,12 @@ from django.db import connections
 from django.test import AsyncClient, Client
 
 from mlango.agents.execution import execute_now
-from mlango.models import DurableRun, Trace
+from mlango.models import DurableRun, Instruction, Trace
 from mlango.runtime.following import asker
 from mlango.runtime.live import running
 from mlango.serve import include, path
 from tests.durable.agents import LEDGER, Clerk, Speaker, plan
-from tests.durable.processes import until
+from tests.durable.processes import until, worker
 from tests.serve.site import make_user
 from tests.serve.test_events import blocks_of
 from tests.serve.test_sockets import Talker, cookies_of
@@ -163,3 +163,82 @@ def test_a_socket_stops_a_durable_run(way):
     cookies = cookies_of(make_user("bob"))
 
     assert asyncio.run(go())["status"] == "cancelled"
+
+
+@pytest.fixture
+def ann(settings):
+    """A user of a site whose runs are done by workers, of which there are none."""
+    settings.MLANGO = {"QUEUE": "worker"}
+    return make_user("ann")
+
+
+def test_a_run_that_is_followed_is_stopped_over_the_socket(ann, way):
+    uuid = Speaker().enqueue("Speak.", user=ann).pk
+    cookies = cookies_of(ann)
+
+    async def go():
+        async with Talker(Speaker, cookies) as ws:
+            ws.say("follow", run=uuid)
+            await ws.frame(kind="text_chunk")
+            ws.say("cancel")
+            return await ws.frame(kind="finished")
+
+    with worker(WAY=str(way)):
+        assert asyncio.run(go())["status"] == "cancelled"
+
+
+def test_a_run_that_is_followed_is_told_over_the_socket(ann, way):
+    uuid = Speaker().enqueue("Speak.", user=ann).pk
+    cookies = cookies_of(ann)
+
+    async def go():
+        async with Talker(Speaker, cookies) as ws:
+            ws.say("follow", run=uuid)
+            ws.say("steer", message="Not so loud.")
+            ws.say("follow_up", message="And now?")
+            ws.say("steer", message="x", ref="wrong", now=1)
+            await ws.frame(type="error", ref="wrong", status=400)
+            ws.say("ping")
+            await ws.frame(type="pong")
+
+    asyncio.run(go())
+
+    told = [(each.kind, each.said[0]["content"]) for each in Instruction.objects.order_by("pk")]
+    assert told == [("steer", "Not so loud."), ("follow_up", "And now?")]
+
+
+def test_a_run_that_has_ended_is_told_nothing_over_the_socket(ann, way):
+    uuid = Speaker().enqueue("Speak.", user=ann).pk
+    Trace.objects.get(pk=uuid).cancel()
+    cookies = cookies_of(ann)
+
+    async def go():
+        async with Talker(Speaker, cookies) as ws:
+            ws.say("follow", run=uuid)
+            await ws.frame(kind="finished")
+            for kind, fields in (("cancel", {}), ("steer", {"message": "Wait."})):
+                ws.say(kind, ref=kind, **fields)
+                await ws.frame(type="error", ref=kind, status=409)
+
+    asyncio.run(go())
+
+
+def test_who_is_gone_tells_the_run_that_he_follows_nothing(ann, way):
+    uuid = Speaker().enqueue("Speak.", user=ann).pk
+    cookies = cookies_of(ann)
+
+    def deactivate():
+        User.objects.update(is_active=False)
+        connections.close_all()
+
+    async def go():
+        async with Talker(Speaker, cookies) as ws:
+            ws.say("follow", run=uuid)
+            ws.say("ping")
+            await ws.frame(type="pong")
+            await asyncio.to_thread(deactivate)
+            ws.say("cancel")
+            return await ws.frame(type="error")
+
+    assert asyncio.run(go())["status"] == 401
+    assert Trace.objects.get(pk=uuid).status == "queued"

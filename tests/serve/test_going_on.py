@@ -10,12 +10,14 @@ from django.test import Client
 
 from mlango.agents import Agent, fields
 from mlango.agents.execution import execute_now
+from mlango.agents.providers import ToolCall
+from mlango.core.provider import Completion
 from mlango.models import Approval, DurableRun, Trace
 from mlango.runtime.following import asker
 from mlango.serve import include, limits, path
 from mlango.urls import urlpatterns as site_wide
 from tests.durable.agents import LEDGER, Clerk, plan
-from tests.serve.site import make_user
+from tests.serve.site import Waiting, make_user
 from tests.serve.test_events import blocks_of
 from tests.serve.test_sockets import Payer, Talker, cookies_of, pay
 
@@ -43,6 +45,25 @@ class Toned(Clerk):
     def get_system(self):
         self.tones.append(self.tone)
         return f"Be {self.tone}."
+
+
+class Telling(Waiting):
+    """Pays, says a word and then nothing more."""
+
+    async def astream(self, *, messages, **options):
+        if messages[-1]["role"] == "tool":
+            async for part in super().astream():
+                yield part
+        else:
+            call = ToolCall("a", "pay", {"amount": 3})
+            yield Completion(tool_calls=[call], stop_reason=Completion.TOOL_USE)
+
+
+class Teller(Agent):
+    class Meta:
+        app_label = "served"
+        provider = Telling()
+        tools = [pay]
 
 
 urlpatterns = [
@@ -221,6 +242,17 @@ def test_a_run_that_a_worker_goes_on_with_is_told_over_the_socket(ann, monkeypat
     assert result["content"] == "paid 3"
     assert last["output"] == "Done."
     assert LEDGER == [("pay", 3)]
+
+
+def test_what_goes_on_after_a_decision_is_told_live(ann):
+    async def run(ws, approval):
+        ws.say("approve", approval=approval)
+        await ws.frame(kind="tool_finished")
+        await ws.frame(kind="text_chunk", text="word")  # of a model that says nothing more
+        ws.say("abort")
+        return await ws.frame(kind="finished")
+
+    assert waits(Teller, "Pay.", cookies_of(ann), run)["status"] == "cancelled"
 
 
 def test_a_run_that_cannot_go_on_is_told_over_the_socket(ann):
