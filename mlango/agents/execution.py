@@ -14,6 +14,7 @@ from mlango.agents.requests import restored
 from mlango.agents.resolve import run_for
 from mlango.agents.resume import Recorded, recorded_of, run_from, user_of
 from mlango.agents.streams import AsyncRunStream
+from mlango.agents.surroundings import surround
 from mlango.conf import settings
 from mlango.core.durability import Durable
 from mlango.core.run import AgentRun, Run
@@ -105,7 +106,8 @@ def _run_of(claimed: DurableRun, found: Found, call: Call | None) -> Run:
     else:
         options = restored(request["options"]) | {"user": found.user}
         run = run_for(agent, request["said"], options, call, journal=DurableJournal())
-        run.uuid = claimed.pk
+        run.uuid, run.surroundings = claimed.pk, request.get("surroundings")
+        surround(run)
     journal: Any = run.journal
     journal.hold(claimed)
     journal.lease.hand(run, found.instructions)

@@ -11,6 +11,7 @@ from django.contrib.auth import get_user_model
 from django.db.models.functions import Now
 
 from mlango.agents.defaults import defaults_of
+from mlango.agents.surroundings import current
 from mlango.core.journal import Journal
 from mlango.core.limits import Limits
 from mlango.core.provider import Message
@@ -108,7 +109,8 @@ def new_row(
     if key is not None and not (isinstance(key, str) and 0 < len(key) <= MAX_KEY):
         raise Misused(f"idempotency_key must be text of 1 to {MAX_KEY} characters, not {key!r}.")
     return {
-        "request_json": dumps(request),
+        # Who asks again for the same may have another language by then.
+        "request_json": dumps(request | {"surroundings": current()}),
         "request_digest": digest(request),
         "idempotency_key": key,
         "due_at": Now(),

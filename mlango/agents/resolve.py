@@ -17,6 +17,7 @@ from mlango.agents.prices import price, warm
 from mlango.agents.providers.routing import chain
 from mlango.agents.requests import durable_journal, is_durable, new_row
 from mlango.agents.scopes import fetch
+from mlango.agents.surroundings import surround
 from mlango.conf import settings
 from mlango.core.context import Context
 from mlango.core.journal import Journal
@@ -342,10 +343,12 @@ async def _asked(method: Any, run: Run) -> Any:
 def place(run: Run, call: Call | None = None) -> None:
     """Give the run the thread for its blocking work: its lead's, the waiting caller's, its own."""
     if run.lead is not None:
-        run.context = run.lead.context
+        run.context, run.surroundings = run.lead.context, run.lead.surroundings
         return
     if call is not None:
         run.context = call.context.copy()
+    surround(run)
+    if call is not None:
         return
     sensitive = own_thread(run.context)
 

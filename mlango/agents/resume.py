@@ -13,6 +13,7 @@ from django.utils import timezone
 from mlango.agents.handoffs import go_on_as_last
 from mlango.agents.requests import renewed, restored
 from mlango.agents.resolve import run_for
+from mlango.agents.surroundings import surround
 from mlango.conf import settings
 from mlango.core.events import StepFinished
 from mlango.core.memory import is_remembered, owner_key
@@ -166,6 +167,9 @@ def run_from(
     given = _as_begun(found) | options | begun
     run = run_for(agent, said, given, call, lead, is_resumed=True, journal=journal)
     run.uuid = trace.uuid
+    if lead is None:
+        run.surroundings = trace.opening.get("surroundings")
+        surround(run)
     run.parent = trace.parent_id
     run.history = found.history
     run.messages = [*found.history, *found.turn]

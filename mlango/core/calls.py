@@ -11,6 +11,8 @@ from functools import partial
 from time import monotonic, time
 from typing import Any
 
+from pydantic_core import from_json
+
 from mlango.core.context import Context
 from mlango.core.controls import Halt, Parked
 from mlango.core.events import Event, ToolCalled, ToolFinished
@@ -141,7 +143,7 @@ class Batch:
             return None
         if self._may_start():
             self.announced = job = self.pending.popleft()
-            return run.emit(ToolCalled, job.call.name, job.call.arguments, job.call.id)
+            return run.emit(ToolCalled, job.call.name, _told(run, job.call), job.call.id)
         if not running:
             self._skip(self.pending.popleft())
             return self.next()
@@ -374,6 +376,18 @@ def _fail(run: Run, job: Job, error: BaseException) -> None:
         else (f"The tool failed with {name} (reference {run.uuid[:8]}-{job.ordering}).")
     )
     job.end(text, name)
+
+
+def _told(run: Run, call: ToolCall) -> str | dict[str, Any]:
+    """Return a call's arguments as readers are told them: a dict, or the text that is none."""
+    arguments, limit = call.arguments, run.bounds.max_tool_args_chars
+    if not isinstance(arguments, str) or (limit is not None and len(arguments) > limit):
+        return arguments
+    try:
+        told = from_json(arguments, allow_inf_nan=False)
+    except ValueError:
+        return arguments
+    return told if isinstance(told, dict) else arguments
 
 
 def _check_length(run: Run, arguments: Any) -> None:

@@ -276,6 +276,7 @@ class Run:
     started_at: float = field(default_factory=time)
     started: float = field(default_factory=perf_counter)
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    surroundings: dict[str, str] | None = None  # the language and the time zone it began in
     watch: Watch = field(default_factory=Watch)
 
     @property

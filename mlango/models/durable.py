@@ -180,7 +180,7 @@ class DurableRun(models.Model):
     crashed_at = models.PositiveIntegerField(null=True, blank=True)
     cancel_requested = models.BooleanField(default=False)
 
-    # {"said", "config" of the agent, "options" of the run}
+    # {"said", "config" of the agent, "options" of the run, "surroundings" of who asked}
     request = decoded("request_json", empty={})
 
     objects = DurableRunQuerySet.as_manager()

@@ -158,8 +158,9 @@ class Trace(models.Model):
     resumed_at = models.DateTimeField(null=True, blank=True, editable=False)
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
 
-    # {"system", "said", and "messages" or "traces": the uuids the history was recalled from},
-    # and "buffered" for a run whose answers are told when they are complete
+    # {"system", "said", "surroundings" (the language and the time zone), and "messages" or
+    # "traces": the uuids the history was recalled from}, and "buffered" for a run whose
+    # answers are told when they are complete
     opening = decoded("opening_json", empty={})
     metadata = decoded("metadata_json", empty={})
 

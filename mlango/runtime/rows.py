@@ -69,6 +69,8 @@ def _opening(run: Run) -> dict[str, Any]:
     opening: dict[str, Any] = {"system": run.system, "said": run.heard}
     if run.is_buffered:  # as it is to be when it goes on
         opening["buffered"] = True
+    if run.surroundings:
+        opening["surroundings"] = run.surroundings
     if isinstance(run.history, History) and run.history.traces:
         return opening | {"traces": run.history.traces}
     return opening | {"messages": run.history}

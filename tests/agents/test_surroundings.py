@@ -8,8 +8,11 @@ import pytest
 from django.utils import timezone, translation
 
 from mlango.agents import Agent, Hooks, tool
+from mlango.agents.execution import execute_now
 from mlango.agents.providers import ScriptedProvider
 from mlango.agents.providers.scripted import call
+from mlango.models import Approval
+from mlango.models.approval import Operator
 
 
 def here():
@@ -120,3 +123,55 @@ async def test_where_a_tool_goes_stays_with_the_tool_in_async_runs():
         run = await Traveller().arun("hi", provider=provider(wandering, plain))
         assert here() == "de Europe/Vienna"
     assert [result.content for result in run.tool_results] == ["fr Asia/Tokyo", "de Europe/Vienna"]
+
+
+@tool(approval=True)
+def approved() -> str:
+    """Tell where it runs."""
+    return here()
+
+
+class Settler(Agent):
+    class Meta:
+        tools = [plain, approved]
+        app_label = "surroundings"
+        provider = "echo"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_that_another_process_does_keeps_to_where_it_was_asked_for(vienna):
+    trace = Settler().enqueue("use plain {}")
+    with translation.override("it"), timezone.override(None):
+        run = execute_now(trace.uuid)
+    assert results(run) == {vienna}
+    assert here() == vienna
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("options", [{}, {"idempotency_key": "one"}])
+def test_a_run_goes_on_where_it_was_started(vienna, options):
+    run = Settler().run("use approved {}", **options)
+    with translation.override("it"), timezone.override(ZoneInfo("Asia/Tokyo")):
+        Approval.objects.get(trace=run.trace_uuid).decide("approve", by=Operator())
+        ended = Settler().resume(run)
+        assert here() == "it Asia/Tokyo"
+    assert results(ended) == {vienna}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_same_request_in_another_language_is_the_same_run(vienna):
+    run = Settler().run("use plain {}", idempotency_key="one")
+    with translation.override("it"):
+        assert Settler().run("use plain {}", idempotency_key="one").trace_uuid == run.trace_uuid
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_time_zone_that_is_gone_leaves_the_one_of_this_process(vienna):
+    trace = Settler().enqueue("use plain {}")
+    durable = trace.durable
+    durable.request = durable.request | {
+        "surroundings": {"language": "de", "time_zone": "Europe/Atlantis"}
+    }
+    durable.save()
+    with timezone.override(ZoneInfo("Asia/Tokyo")):
+        assert results(execute_now(trace.uuid)) == {"de Asia/Tokyo"}

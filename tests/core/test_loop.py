@@ -329,6 +329,22 @@ async def test_a_run_that_has_ended_is_not_left_to_the_garbage_collector():
         gc.enable()
 
 
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ('{"a": 1, "b": 2}', {"a": 1, "b": 2}),
+        ({"a": 1, "b": 2}, {"a": 1, "b": 2}),
+        ('{"a": 1', '{"a": 1'),
+        ("[1, 2]", "[1, 2]"),
+        ('{"a": NaN}', '{"a": NaN}'),
+    ],
+)
+def test_readers_are_told_the_arguments_that_a_model_wrote_as_text(written, told):
+    turns = [[ToolCall("", "add", written)], "done"]
+    events = list(Adder().stream("hi", provider=ScriptedProvider(turns)))
+    assert [event.arguments for event in events if isinstance(event, ToolCalled)] == [told]
+
+
 def test_leaving_a_stream_stops_the_run_and_pairs_its_calls():
     stream = Adder().stream("hi", provider=ScriptedProvider([[call("add", a=1, b=2)], "no"]))
     for event in stream:
