@@ -12,7 +12,6 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Case, Prefetch, Q, QuerySet, When
-from django.db.models.functions import Now
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
@@ -25,6 +24,7 @@ from django.views.decorators.http import require_POST
 from mlango.admin.readonly import ReadOnlyAdmin
 from mlango.admin.traces import PAYLOAD, AgentFilter
 from mlango.admin.values import NOTHING, block
+from mlango.clock import Now
 from mlango.core.visible import canonical, visible
 from mlango.exceptions import AlreadyDecided
 from mlango.models import Approval, Trace

@@ -8,10 +8,10 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.auth import get_user_model
-from django.db.models.functions import Now
 
 from mlango.agents.defaults import defaults_of
 from mlango.agents.surroundings import current
+from mlango.clock import Now
 from mlango.core.journal import Journal
 from mlango.core.limits import Limits
 from mlango.core.provider import Message

@@ -52,12 +52,18 @@ def owner_key(user: Any) -> str:
     if user is None or not getattr(user, "is_authenticated", True):
         return ""
     key = getattr(user, "pk", user)
-    if key is None:
+    if key is None or _has_only_a_key(user):
         raise Misused(
             f"The user {user!r} was never saved, so nothing can belong to it. Save it first, or "
             f"pass None for nobody."
         )
     return str(key)
+
+
+def _has_only_a_key(user: Any) -> bool:
+    """Return whether a user was never saved, but has got its key already, such as a UUID."""
+    state = getattr(user, "_state", None)
+    return bool(state and state.adding and user._meta.pk.has_default())
 
 
 class History(list[Message]):

@@ -10,9 +10,9 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.db import models
 from django.db.models import Q
-from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from mlango.clock import Now
 from mlango.core.memory import owner_key
 from mlango.core.values import clean, dumps
 from mlango.exceptions import AlreadyDecided, Misused

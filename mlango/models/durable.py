@@ -13,9 +13,9 @@ from typing import Any
 
 from django.db import connections, models, transaction
 from django.db.models import Case, F, Q, Value, When
-from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from mlango.clock import Now
 from mlango.models.json import decoded
 from mlango.models.owned import OwnedQuerySet
 from mlango.models.trace import Trace

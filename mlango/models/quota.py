@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 
 from django.db import models, router, transaction
 from django.db.models import F, Q
-from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
+
+from mlango.clock import Now
 
 # How long a period may be; a day has 25 hours when the clocks go back.
 LONGEST = {

@@ -7,9 +7,9 @@ from datetime import timedelta
 from django.conf import settings
 from django.db import models
 from django.db.models import Case, Q, Value, When
-from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from mlango.clock import Now
 from mlango.models.owned import OwnedQuerySet
 
 

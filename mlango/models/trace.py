@@ -10,10 +10,11 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
 from django.db import models
-from django.db.models.functions import Coalesce, Now
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from mlango.clock import Now
 from mlango.conf import settings
 from mlango.core.messages import user_messages
 from mlango.core.provider import Message

@@ -22,8 +22,8 @@ from weakref import WeakKeyDictionary
 
 from django.db import DatabaseError, IntegrityError, InterfaceError, transaction
 from django.db.models import F
-from django.db.models.functions import Now
 
+from mlango.clock import Now
 from mlango.conf import settings
 from mlango.core.controls import Leave
 from mlango.core.provider import Message

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from django.db.models.functions import Now
-
+from mlango.clock import Now
 from mlango.models import Approval
 
 BATCH = 100

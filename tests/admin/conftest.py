@@ -3,10 +3,13 @@
 from datetime import timedelta
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
 from django.utils import timezone
 
 from mlango.models import Span, Trace
+
+User = get_user_model()
 
 NOW = timezone.now()
 

@@ -1,10 +1,12 @@
 """Who may look; nobody writes."""
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth import get_user_model
 
 from mlango.models import Session, Trace
 from tests.admin.conftest import make_trace, page_of
+
+User = get_user_model()
 
 pytestmark = pytest.mark.django_db
 
@@ -68,6 +70,7 @@ def test_a_user_who_has_run_agents_can_be_deleted(client):
     make_trace(user=maria, owner_key=str(maria.pk))
     client.force_login(User.objects.create_superuser("root"))
 
-    client.post(f"/admin/auth/user/{maria.pk}/delete/", {"post": "yes"})
+    users = f"/admin/{User._meta.app_label}/{User._meta.model_name}"
+    client.post(f"{users}/{maria.pk}/delete/", {"post": "yes"})
 
     assert Trace.objects.get().user is None

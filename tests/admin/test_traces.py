@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth import get_user_model
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
@@ -11,6 +11,8 @@ from mlango.agents import Agent, tool
 from mlango.agents.providers import ScriptedProvider, ToolCall
 from mlango.models import Session, Span
 from tests.admin.conftest import html_of, make_trace, page_of
+
+User = get_user_model()
 
 pytestmark = pytest.mark.django_db
 

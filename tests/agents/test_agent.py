@@ -215,7 +215,7 @@ def test_a_user_who_was_never_saved_owns_nothing_and_is_told_so(db, django_user_
             provider = ScriptedProvider(["Hi."])
 
     unsaved = django_user_model(username="ann")
-    with pytest.raises(Misused, match=r"User: ann> was never saved.*Save it first"):
+    with pytest.raises(Misused, match=r": ann> was never saved.*Save it first"):
         Support().run("hi", session_id="s1", user=unsaved)
     assert not Session.objects.exists()
 

@@ -9,7 +9,7 @@ import sys
 import threading
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
 from django.db import connections
 
@@ -22,6 +22,8 @@ from mlango.exceptions import (
 )
 from mlango.models import Trace
 from tests.commands.shouting import script
+
+User = get_user_model()
 
 pytestmark = pytest.mark.django_db
 

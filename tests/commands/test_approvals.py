@@ -4,11 +4,14 @@ import json
 from datetime import timedelta
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
 from django.utils import timezone
 
 from mlango.models import Approval, Trace
 from tests.commands.desk import Desk, Office, refunds, signed_in
+
+User = get_user_model()
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

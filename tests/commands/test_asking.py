@@ -3,12 +3,15 @@
 import io
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
 from django.core.management import call_command
 
 from mlango.models import Approval, Trace
 from tests.commands.conftest import Tty
 from tests.commands.desk import refunds, signed_in
+
+User = get_user_model()
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

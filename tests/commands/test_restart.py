@@ -6,11 +6,13 @@ import subprocess
 import sys
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth import get_user_model
 from django.db import connection
 
 from mlango.models import Approval, Trace
 from tests.commands.test_chat import rest_of
+
+User = get_user_model()
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -297,7 +297,7 @@ class TestWhoMayDecide:
         assert Row.objects.get().status == "pending"
 
     def test_with_a_permission_only_who_has_it(self, ann, boss):
-        @tool(approval=Approval(permission="auth.delete_user"))
+        @tool(approval=Approval(permission="auth.delete_group"))
         def erase(user: int) -> str:
             """Erase a user."""
 
@@ -310,7 +310,7 @@ class TestWhoMayDecide:
         row = Row.objects.get()
         assert not row.may_decide(ann)
         assert not row.may_decide(boss)
-        ann.user_permissions.add(Permission.objects.get(codename="delete_user"))
+        ann.user_permissions.add(Permission.objects.get(codename="delete_group"))
         assert row.may_decide(get_user_model().objects.get(pk=ann.pk))
 
     def test_four_eyes_are_two_people(self, ann, boss):
@@ -331,7 +331,7 @@ class TestWhoMayDecide:
         operator = Operator()
         run = wait(None)
         mine, theirs = Row.objects.get(), Row(owner_key="1")
-        asked_for = Row(permission="auth.delete_user"), Row(four_eyes=True)
+        asked_for = Row(permission="auth.delete_group"), Row(four_eyes=True)
         assert mine.may_decide(operator)
         assert not any(row.may_decide(operator) for row in (theirs, *asked_for))
         mine.approve(by=operator)
@@ -355,7 +355,7 @@ class TestWhoMayDecide:
     )
     def test_who_may_not_is_told_who_may(self, ann, row, who):
         with pytest.raises(PermissionDenied, match=who):
-            row.approve(by=get_user_model()(pk=2))
+            row.approve(by=get_user_model().objects.create_user("bob"))
 
     def test_one_of_twenty_at_once_decides(self, ann):
         run = wait(ann)
@@ -385,13 +385,13 @@ class TestWhoMayDecide:
 
     def test_the_rows_that_somebody_may_decide_are_those_of_which_each_says_so(self, ann, boss):
         keeper = get_user_model().objects.create_user("keeper")
-        keeper.user_permissions.add(Permission.objects.get(codename="delete_user"))
+        keeper.user_permissions.add(Permission.objects.get(codename="delete_group"))
         gone = get_user_model().objects.create_superuser("gone", is_active=False)
         root = get_user_model().objects.create_superuser("root")
         trace = wait(ann).trace
         for kind, permission, four_eyes, owner in product(
             ("tool", "question", "sign_in"),
-            ("", "auth.delete_user", "auth.add_user"),
+            ("", "auth.delete_group", "auth.add_group"),
             (True, False),
             ("", str(ann.pk), str(keeper.pk), str(root.pk)),
         ):

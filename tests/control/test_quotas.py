@@ -374,6 +374,10 @@ class TestMoney:
 class TestPeriods:
     now = datetime(2026, 3, 1, 11, 30, 5, 7, tzinfo=UTC)  # a Sunday; Monday in Auckland
 
+    @pytest.fixture(autouse=True)
+    def _with_time_zones(self, settings):
+        settings.USE_TZ = True
+
     @pytest.mark.parametrize(
         ("every", "start"),
         [

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from django.db import connection
-from django.db.models.functions import Now
 
+from mlango.clock import Now
 from mlango.models import DurableRun
 
 PATIENCE = 60  # seconds until a process that does not do its work is given up

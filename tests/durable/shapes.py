@@ -6,9 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
-from django.db.models.functions import Now
-
 from mlango.agents.execution import execute_now
+from mlango.clock import Now
 from mlango.models import Approval, DurableRun, Trace
 from mlango.models.approval import Operator
 from tests.durable.agents import plan

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 from django.db import connections
-from django.db.models.functions import Now
 from django.utils import timezone
 
+from mlango.clock import Now
 from mlango.models import DurableRun, Trace
 
 pytestmark = pytest.mark.django_db

@@ -4,18 +4,20 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth import get_user_model
 from django.db import transaction
-from django.db.models.functions import Now
 from django.utils import timezone
 
 from mlango.agents.execution import execute_now
 from mlango.agents.providers import ScriptedProvider
 from mlango.agents.worker import Worker
+from mlango.clock import Now
 from mlango.exceptions import IdempotencyConflict, Misused
 from mlango.models import DurableRun, Trace
 from mlango.models.approval import Operator
 from tests.durable.agents import LEDGER, Clerk, Lead, plan
+
+User = get_user_model()
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -6,7 +6,7 @@ import json
 from typing import Literal
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.dispatch import receiver
 
@@ -45,6 +45,8 @@ from mlango.core.signals import agent_finished, agent_started, agent_step, tool_
 from mlango.exceptions import Misused, RunError
 from mlango.models import Trace
 from mlango.serve import path
+
+User = get_user_model()
 
 pytestmark = pytest.mark.django_db
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 from django.apps import apps
-from django.contrib.auth.models import User
+from django.contrib.auth import get_user_model
 from django.utils import timezone
 
 from mlango.agents import Agent, BufferMemory, tool
@@ -14,6 +14,8 @@ from mlango.exceptions import Misused
 from mlango.models import Approval, QuotaUsage, Session, Span, Trace, removal
 from mlango.models.removal import delete_runs, old_runs
 from tests.commands.conftest import manage  # noqa: F401 - a fixture
+
+User = get_user_model()
 
 pytestmark = pytest.mark.django_db
 
@@ -267,7 +269,7 @@ def test_a_run_whose_process_died_keeps_no_user_from_being_erased(ada):
 
 
 def test_a_primary_key_is_known_however_it_is_written(ada, known):
-    erase(f"0{ada.pk}")
+    erase(f"0{ada.pk}" if isinstance(ada.pk, int) else ada.pk.hex.upper())
 
     assert rows_with(CANARY) == set()
 

@@ -1,7 +1,7 @@
 """Schedules are fired by whoever looks, once."""
 
 import asyncio
-from datetime import datetime
+from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -10,6 +10,7 @@ from mlango.agents import Agent, Cron, rounds
 from mlango.agents.queues import Queue
 from mlango.agents.rounds import Clock, Rounds, go_round, ring_for_overdue
 from mlango.agents.worker import Worker
+from mlango.clock import Now
 from mlango.models import DurableRun, Trace
 from tests.durable.agents import Planned, plan
 
@@ -143,7 +144,7 @@ def test_it_is_rung_again_for_what_nobody_came_for(settings):
     Heard.rung.clear()
 
     assert ring_for_overdue() == 0  # it was only just enqueued
-    DurableRun.objects.update(due_at=at("2026-12-02 08:00"))
+    DurableRun.objects.update(due_at=Now() - timedelta(days=1))
     assert ring_for_overdue() == 1
 
     assert Heard.rung == [Trace.objects.get().pk]

@@ -7,6 +7,7 @@ from unittest import mock
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.core.signals import request_finished
+from django.db import transaction
 from django.test import override_settings
 
 from mlango.agents import Agent, Context, MetastoreMemory, fields, tool
@@ -108,6 +109,7 @@ class Chatty(Agent):
         provider = Endless()
 
 
+@transaction.non_atomic_requests
 async def own_view(request):
     """A view of a project's own."""
     stream = Asked().astream("hi", user=await request.auser())

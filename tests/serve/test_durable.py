@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth import get_user_model
 from django.db import connections
 from django.test import AsyncClient, Client
 
@@ -18,6 +18,8 @@ from tests.durable.processes import until, worker
 from tests.serve.site import make_user
 from tests.serve.test_events import blocks_of
 from tests.serve.test_sockets import Talker, cookies_of
+
+User = get_user_model()
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

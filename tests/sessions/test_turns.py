@@ -9,13 +9,14 @@ import time
 from datetime import timedelta
 
 import pytest
-from django.contrib.auth.models import AnonymousUser, User
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import AnonymousUser
 from django.db import connection, transaction
-from django.db.models.functions import Now
 
 from mlango.agents import Agent
 from mlango.agents.providers import ScriptedProvider
 from mlango.agents.providers.scripted import call
+from mlango.clock import Now
 from mlango.core.memory import SessionKey
 from mlango.core.provider import Completion, Provider
 from mlango.core.tools import tool
@@ -24,6 +25,8 @@ from mlango.models import Session, Trace
 from mlango.runtime.sessions import SessionTurn, queues
 from mlango.runtime.writer import writer
 from tests.helpers import afinish, afinish_all, astream, finish, new_run, stream
+
+User = get_user_model()
 
 INLINE = pytest.param("inline", marks=pytest.mark.django_db)
 WRITER = pytest.param("writer", marks=pytest.mark.django_db(transaction=True))

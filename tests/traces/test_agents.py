@@ -3,11 +3,13 @@
 import asyncio
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth import get_user_model
 
 from mlango.agents import Agent, MetastoreMemory, get_trace, recent_traces
 from mlango.agents.providers import ScriptedProvider
 from mlango.models import Session, Trace
+
+User = get_user_model()
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth import get_user_model
 from django.db import connection, router, transaction
 from django.test.utils import CaptureQueriesContext
 
@@ -12,6 +12,8 @@ from mlango.core.memory import SessionKey
 from mlango.models import Session, Trace
 from mlango.runtime.sessions import SessionTurn
 from tests.helpers import afinish, finish, new_run
+
+User = get_user_model()
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "agents"])
 

@@ -20,6 +20,7 @@ from django.db import (
     transaction,
 )
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils import timezone
 
 from mlango.agents.providers.scripted import call
 from mlango.core.tools import tool
@@ -480,7 +481,7 @@ class TestADatabaseThatFails:
 
     def test_says_nothing_of_the_content_in_the_log(self, caplog):
         run = new_run(said="canary")
-        Trace.objects.create(uuid=run.uuid, agent="a.B", started_at="2026-01-01T00:00Z")
+        Trace.objects.create(uuid=run.uuid, agent="a.B", started_at=timezone.now())
 
         finish(run)
 
@@ -495,7 +496,7 @@ class TestADatabaseThatFails:
 
         def hold():
             with transaction.atomic():
-                Trace.objects.create(uuid="f" * 32, agent="a.B", started_at="2026-01-01T00:00Z")
+                Trace.objects.create(uuid="f" * 32, agent="a.B", started_at=timezone.now())
                 holding.set()
                 let_go.wait(10)
             connections.close_all()
