@@ -17,6 +17,7 @@ from mlango.core.limits import Limits
 from mlango.core.provider import Message
 from mlango.core.values import dumps, to_json
 from mlango.exceptions import Misused
+from mlango.runtime.tokens import Service
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
@@ -53,8 +54,10 @@ def stored(
         if given.get(name) is not None:
             raise _unstorable(agent, name, "it works in this process only")
     user = given.get("user")
-    if user is not None and not isinstance(user, get_user_model()):
-        raise _unstorable(agent, "user", f"it must be a row of {get_user_model().__name__}")
+    # What is stored of either is a key by which any process finds it.
+    if user is not None and not isinstance(user, get_user_model() | Service):
+        name = get_user_model().__name__
+        raise _unstorable(agent, "user", f"it must be a row of {name}, or have a token")
     if not isinstance(given.get("provider"), str | None):
         raise _unstorable(agent, "provider", "name it, and say in MLANGO['PROVIDERS'] what it is")
     options = {name: given[name] for name in STORED if given.get(name) is not None} | extra

@@ -24,6 +24,7 @@ from mlango.core.usage import NO_USAGE, Usage
 from mlango.core.values import dumps
 from mlango.exceptions import Misused, NotResumable, TraceNotFound, WrongStatus
 from mlango.runtime.sync import Call
+from mlango.runtime.tokens import program_with
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
@@ -288,10 +289,13 @@ def _orderings(spans: list[Span]) -> dict[str, int]:
 
 
 def user_of(trace: Trace) -> Any:
-    """Return the user of a run that is to go on. Raise NotResumable if he is gone."""
-    if trace.user is None and trace.owner_key:
+    """Return the user of a run that is to go on, or its program; NotResumable if he is gone."""
+    if trace.user is not None or not trace.owner_key:
+        return trace.user
+    program = program_with(trace.owner_key)
+    if program is None:
         raise NotResumable(
-            f"The run {trace.uuid[:8]} belongs to {trace.owner_key!r}, who is not in the "
-            f"database any more. Pass user=."
+            f"The run {trace.uuid[:8]} belongs to {trace.owner_key!r}, which is no user in the "
+            f"database and no program with a token any more. Pass user=."
         )
-    return trace.user
+    return program

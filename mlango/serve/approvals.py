@@ -23,7 +23,6 @@ from mlango.serve.json import document, shown
 from mlango.serve.limits import admitted
 from mlango.serve.operations import DECISIONS as DECISIONS
 from mlango.serve.problems import Problem
-from mlango.serve.tokens import program_with
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
@@ -135,7 +134,9 @@ def _may_know(user: Any, row: Approval) -> bool:
 async def gone_on(visit: Visit, row: Approval) -> AgentRun | None:
     """Go on with the run and return it as it ended; None if somebody else goes on with it."""
     agent, trace = await ask(whose, visit, row)
-    options: dict[str, Any] = {"user": owner_of(visit, row), "raise_on_error": False}
+    options: dict[str, Any] = {"raise_on_error": False}
+    if owner_key(visit.user) == row.owner_key:
+        options["user"] = visit.user
     try:
         if visit.is_async:
             run: AgentRun = await agent.aresume(trace, **options)
@@ -160,13 +161,6 @@ def _failed(uuid: str, error: str) -> AgentRun | None:
         trace.fail(error)
         trace.refresh_from_db()
     return run_of(trace) if trace.status == Trace.Status.FAILED else None
-
-
-def owner_of(visit: Visit, row: Approval) -> Any:
-    """Return who has the run if no row tells that: a program with a token has none."""
-    if owner_key(visit.user) == row.owner_key:
-        return visit.user
-    return program_with(row.owner_key)
 
 
 def whose(visit: Visit, row: Approval) -> tuple[Agent, str]:

@@ -11,7 +11,7 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
 from mlango.conf import settings
-from mlango.serve.tokens import Service, Token, token_with
+from mlango.runtime.tokens import Service, Token, token_with
 
 logger = logging.getLogger("mlango.serve")
 

@@ -12,8 +12,8 @@ from django.urls import URLPattern, get_resolver
 
 from mlango.conf import settings
 from mlango.exceptions import Misconfigured
+from mlango.runtime.tokens import MIN_CHARS, token_of
 from mlango.serve.cors import ANY
-from mlango.serve.tokens import MIN_CHARS, token_of
 
 TAG = "mlango"
 

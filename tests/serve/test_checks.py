@@ -8,8 +8,8 @@ from django.test import SimpleTestCase, override_settings
 from rest_framework.permissions import AllowAny, IsAuthenticated
 
 from mlango.agents import Agent
+from mlango.runtime.tokens import hashed, new_secret
 from mlango.serve import include, path
-from mlango.serve.tokens import hashed, new_secret
 from tests.serve.site import Asked, served
 
 

@@ -130,7 +130,7 @@ def test_a_run_whose_user_is_gone_fails_when_somebody_decides(ann):
 
     assert answer.json()["run"] == {"trace": row.trace_id, "status": "failed"}
     trace = Trace.objects.get()
-    assert "is not in the database any more" in trace.error
+    assert "which is no user in the database" in trace.error
     assert trace.ended_at is not None
 
 

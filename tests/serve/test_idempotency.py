@@ -2,25 +2,36 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.db import connections
 from django.test import AsyncClient, Client
+from rest_framework.authentication import BaseAuthentication
 from rest_framework.permissions import AllowAny
 
 from mlango.agents import Agent
+from mlango.agents.execution import execute_now
 from mlango.agents.providers import ScriptedProvider
 from mlango.agents.worker import Worker
-from mlango.models import DurableRun, Trace
+from mlango.models import Approval, DurableRun, Trace
 from mlango.runtime.following import asker
+from mlango.runtime.tokens import new_secret
 from mlango.serve import include, path
-from mlango.serve.tokens import new_secret
 from tests.durable.agents import LEDGER, Clerk, plan
 from tests.serve.site import make_user
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PROGRAMS = new_secret()
+PROGRAMS, OTHERS = new_secret(), new_secret()
+
+
+class Stranger(BaseAuthentication):
+    """Knows everybody by a name that no other process knows."""
+
+    def authenticate(self, request):
+        return SimpleNamespace(pk="x", is_authenticated=True, is_active=True), None
 
 
 class Keyed(Agent):
@@ -48,6 +59,7 @@ class Failing(Agent):
 urlpatterns = [
     path("keyed/", include(Keyed.urls)),
     path("open/", Keyed.as_endpoint(permission_classes=[AllowAny])),
+    path("strange/run/", Keyed.as_endpoint(authentication_classes=[Stranger])),
     path("untold/", include(Untold.urls)),
     path("failing/", include(Failing.urls)),
     path("clerk/", include(Clerk.urls)),
@@ -162,13 +174,55 @@ def test_a_run_that_cannot_be_durable_is_refused(client, kind):
     assert "cannot have durable runs without traces" in response.json()["detail"]
 
 
-def test_a_program_without_a_user_is_told_that_it_needs_one(settings):
-    settings.MLANGO = {"API_BEARER_TOKENS": [{"token": PROGRAMS, "name": "till"}]}
+def till(settings):
+    """Have two programs with a token, and return the header of one."""
+    tokens = [{"token": PROGRAMS, "name": "till"}, {"token": OTHERS, "name": "other"}]
+    settings.MLANGO = {**settings.MLANGO, "QUEUE": "worker", "API_BEARER_TOKENS": tokens}
+    return {"Authorization": f"Bearer {PROGRAMS}"}
 
-    response = post(Client(), "/keyed/run/", Authorization=f"Bearer {PROGRAMS}")
+
+def test_a_program_without_a_user_has_keys_of_its_own(settings):
+    own = till(settings)
+    other = {"Authorization": f"Bearer {OTHERS}"}
+
+    runs = [post(Client(), "/keyed/run/", **head).json()["trace"] for head in (own, own, other)]
+
+    assert runs[0] == runs[1] != runs[2]
+    assert [row.owner_key for row in DurableRun.objects.order_by("owner_key")] == [
+        "service:other",
+        "service:till",
+    ]
+
+
+def test_a_worker_goes_on_with_the_run_of_a_program(settings):
+    own = till(settings)
+    steps = plan([["pay", {"amount": 3}]], "Done.")
+    answer = post(Client(), "/clerk/run/", steps, **own).json()
+    Approval.objects.get().approve(by=get_user_model().objects.create_superuser("boss"))
+
+    assert execute_now(answer["trace"]).text == "Done."
+
+    trace = Trace.objects.get()
+    assert (trace.status, trace.owner_key, trace.user) == ("finished", "service:till", None)
+    assert post(Client(), "/clerk/run/", steps, **own).json()["output"] == "Done."
+
+
+def test_the_run_of_a_program_that_has_no_token_any_more_fails(settings):
+    answer = post(Client(), "/clerk/run/", plan([["pay", {"amount": 3}]]), **till(settings))
+    Approval.objects.get().approve(by=get_user_model().objects.create_superuser("boss"))
+    settings.MLANGO = {**settings.MLANGO, "API_BEARER_TOKENS": []}
+
+    assert execute_now(answer.json()["trace"]) is None
+
+    assert "no program with a token any more" in Trace.objects.get().error
+    assert LEDGER == []
+
+
+def test_who_is_neither_a_user_nor_a_program_is_told_so(settings):
+    response = post(Client(), "/strange/run/")
 
     assert response.status_code == 400
-    assert "cannot be given this 'user'" in response.json()["detail"]
+    assert "it must be a row of User, or have a token" in response.json()["detail"]
 
 
 def test_a_failed_run_is_not_made_again_and_tells_nothing_more(client):

@@ -10,8 +10,8 @@ from django.urls import URLPattern, get_resolver
 
 from mlango.agents import Agent, tool
 from mlango.models import Approval, Artifact
+from mlango.runtime.tokens import new_secret
 from mlango.serve import include, path
-from mlango.serve.tokens import new_secret
 from tests.serve.site import make_user
 
 OWNERS, PROGRAMS = new_secret(), new_secret()

@@ -11,9 +11,9 @@ from django.test import Client
 
 from mlango.agents import Agent, tool
 from mlango.models import Approval, Trace
+from mlango.runtime.tokens import hashed, new_secret
 from mlango.serve import limits, path
 from mlango.serve.routing import websockets
-from mlango.serve.tokens import hashed, new_secret
 from tests.serve.site import Asked, Slow, make_user
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -9,7 +9,7 @@ from django.test import Client, SimpleTestCase, TestCase, override_settings
 
 from mlango.exceptions import Misconfigured
 from mlango.models import Approval, Session, Trace
-from mlango.serve.tokens import Service, hashed, new_secret, program_with, token_of, token_with
+from mlango.runtime.tokens import Service, hashed, new_secret, program_with, token_of, token_with
 from tests.serve.site import Posting, make_user, served
 
 NEW, OLD, ANNS, BILLINGS = (new_secret() for _ in range(4))

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from mlango.serve.tokens import hashed, new_secret
+from mlango.runtime.tokens import hashed, new_secret
 
 
 class Command(BaseCommand):
