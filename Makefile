@@ -8,7 +8,7 @@ READY = $(VENV)/.ready
 ON_SQLITE = MLANGO_TEST_DATABASE=sqlite
 ON_POSTGRES = MLANGO_TEST_DATABASE=postgres
 
-BENCHMARKS = loop traced journal direct stream through_litellm sse cold
+BENCHMARKS = loop traced journal direct stream through_litellm sse idle cold
 
 .PHONY: help setup demo test test-postgres coverage bench check format lock clean
 

@@ -84,20 +84,21 @@ def made(data):
     return f"id: {data['seq']}\nevent: {data['kind']}\ndata: {text}\n\n".encode()
 
 
-async def each(items, is_idle):
-    for item in items[:3] if is_idle else items:
+async def each(items):
+    for item in items:
         await asyncio.sleep(0)
         yield item
-    if is_idle:
-        await asyncio.Event().wait()
 
 
 def sending(items, frame):
     async def application(scope, receive, send):
         await receive()
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        async for item in each(items, scope["path"] == "/idle"):
+        is_idle = scope["path"] == "/idle"
+        async for item in each(items[:3] if is_idle else items):
             await send({"type": "http.response.body", "body": frame(item), "more_body": True})
+        if is_idle:
+            await receive()  # that the client has left
         await send({"type": "http.response.body", "body": b""})
 
     return application
