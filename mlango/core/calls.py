@@ -385,7 +385,7 @@ def _told(run: Run, call: ToolCall) -> str | dict[str, Any]:
         return arguments
     try:
         told = from_json(arguments, allow_inf_nan=False)
-    except ValueError:
+    except (TypeError, ValueError):  # the first for half a surrogate pair
         return arguments
     return told if isinstance(told, dict) else arguments
 

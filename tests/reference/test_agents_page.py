@@ -433,7 +433,7 @@ def test_receivers_hear_of_runs_and_tools():
         for signal in (agent_started, agent_step, agent_finished):
             signal.disconnect(note)
 
-    assert ("support.Librarian", "find_author", '{"title": "Emma"}') in heard
+    assert ("support.Librarian", "find_author", {"title": "Emma"}) in heard
     assert heard[0] is heard[-1] is Librarian
 
 

@@ -222,7 +222,8 @@ def test_who_is_neither_a_user_nor_a_program_is_told_so(settings):
     response = post(Client(), "/strange/run/")
 
     assert response.status_code == 400
-    assert "it must be a row of User, or have a token" in response.json()["detail"]
+    kind = get_user_model().__name__
+    assert f"it must be a row of {kind}, or have a token" in response.json()["detail"]
 
 
 def test_a_failed_run_is_not_made_again_and_tells_nothing_more(client):
