@@ -208,6 +208,12 @@ class EmptyResponse(MalformedResponse):
     """The answer holds neither text nor a tool call."""
 
 
+def provider_error(name: str) -> type[ProviderError] | None:
+    """Return the kind of ProviderError with this name; None for what is none."""
+    kind = globals().get(name)
+    return kind if isinstance(kind, type) and issubclass(kind, ProviderError) else None
+
+
 class SessionBusy(MlangoError):
     """Another run has the session's turn and did not end in time. ``run`` is what was refused."""
 

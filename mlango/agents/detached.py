@@ -46,6 +46,11 @@ async def begin(wanted: Asked) -> str | None:
         twin = await database.ask(twin_of, wanted.trace, wanted.row)
         return None if twin is None else str(twin.pk)
     patience = get_queue().patience
+    # One who leaves meanwhile has asked for the run all the same.
+    return await asyncio.shield(_store(wanted, patience))
+
+
+async def _store(wanted: Asked, patience: float) -> str:
     trace: Trace = await database.ask(partial(wanted.store, rings=patience > 0))
     # Not on the reader's loop, which may end with him, nor in his context.
     loop = portal.loop()

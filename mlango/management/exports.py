@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Any
 
-from mlango import exceptions
 from mlango.agents.agent import Agent
 from mlango.agents.providers.cassette import Cassette
 from mlango.agents.providers.recording import Recorder
@@ -16,7 +15,7 @@ from mlango.core.messages import text_of
 from mlango.core.provider import Completion, ToolCall
 from mlango.core.state import fold
 from mlango.core.tools import Toolbox, Toolset
-from mlango.exceptions import ProviderError, UnknownAgent
+from mlango.exceptions import ProviderError, UnknownAgent, provider_error
 from mlango.models import Span, Trace
 from mlango.runtime.registry import registry
 
@@ -79,8 +78,7 @@ def _has_ended(call: Span) -> bool:
 
 
 def _kind(call: Span) -> type[ProviderError] | None:
-    kind = getattr(exceptions, call.error_type, None) if call.error_type else None
-    return kind if isinstance(kind, type) and issubclass(kind, ProviderError) else None
+    return provider_error(call.error_type)
 
 
 def _turn(call: Span) -> Completion | ProviderError:

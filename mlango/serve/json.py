@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from django.http import HttpResponse
 
-from mlango.core.run import LEFT
+from mlango.agents.detached import begin
+from mlango.agents.enqueue import asked
+from mlango.agents.requests import is_durable
+from mlango.core.run import FAILED, LEFT
 from mlango.core.threads import in_thread
 from mlango.core.values import dumps
-from mlango.exceptions import ProviderError, RunError, SessionBusy
+from mlango.exceptions import RunError, SessionBusy, provider_error
+from mlango.runtime.following import afollow
 from mlango.serve.base import Ask, View, view
 from mlango.serve.problems import Problem
 
@@ -44,7 +49,12 @@ def endpoint(agent: Agent, policy: Policy) -> View:
 
 
 async def answer(ask: Ask) -> HttpResponse:
-    """Run to the end and return how the run ended."""
+    """Run to the end and return how the run ended.
+
+    A durable run is followed to its end: a client who leaves changes nothing for it.
+    """
+    if is_durable(ask.agent, ask.options) and (uuid := await begun(ask)) is not None:
+        return document(chosen(await followed(ask, uuid)))
     try:
         run = await run_of(ask)
     except (RunError, SessionBusy) as error:
@@ -52,9 +62,28 @@ async def answer(ask: Ask) -> HttpResponse:
     return document(shown(run))
 
 
+async def begun(ask: Ask) -> str | None:
+    """Begin a run that goes on without its reader, and return its uuid; see ``begin``."""
+    return await begin(asked(ask.agent, ask.message, ask.options, here=True))
+
+
+async def followed(ask: Ask, uuid: str) -> dict[str, Any]:
+    """Return what the last event of a run tells; raise a Problem if the run has failed."""
+    async with aclosing(afollow(uuid)) as log:
+        *_, last = [told async for told in log]
+    described = last.describe()
+    if described["status"] == FAILED:
+        raise failure(ask, uuid, described["exception_type"])
+    return described
+
+
 def shown(run: AgentRun) -> dict[str, Any]:
     """Return what a client reads of a run."""
-    described = run.describe()
+    return chosen(run.describe())
+
+
+def chosen(described: dict[str, Any]) -> dict[str, Any]:
+    """Return what a client reads of all that is told of a run."""
     return {name: described[name] for name in FIELDS}
 
 
@@ -79,9 +108,13 @@ def problem_of(ask: Ask, error: RunError | SessionBusy) -> Problem:
         return Problem(500, _told_again(error), id=trace)
     if isinstance(cause, SessionBusy):
         return Problem(409, str(cause), id=trace)
-    label, name = ask.agent._meta.label, type(cause).__name__
-    logger.error("The run %s of %s failed.", trace, label, exc_info=cause)
-    if isinstance(cause, ProviderError):
+    return failure(ask, trace, type(cause).__name__, cause)
+
+
+def failure(ask: Ask, trace: str, name: str, cause: BaseException | None = None) -> Problem:
+    """Log that a run failed by an exception of this name, and return what a client may know."""
+    logger.error("The run %s of %s failed.", trace, ask.agent._meta.label, exc_info=cause)
+    if provider_error(name) is not None:
         return Problem(502, f"The model did not answer ({name}).", id=trace)
     return Problem(500, f"The run failed with {name}.", id=trace)
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 from django.http import StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from mlango.agents.detached import begin
-from mlango.agents.enqueue import asked
 from mlango.agents.requests import is_durable
 from mlango.core.events import Event
 from mlango.core.log import Places
@@ -19,6 +17,7 @@ from mlango.runtime.following import Reader
 from mlango.serve.base import Ask, View, view
 from mlango.serve.direct import streams
 from mlango.serve.events import followed_by
+from mlango.serve.json import begun
 from mlango.serve.limits import counted
 from mlango.serve.renderers import EventStreamRenderer
 from mlango.serve.streaming import Frames, frame, streaming, with_heartbeats
@@ -44,11 +43,6 @@ async def answer(ask: Ask) -> HttpResponseBase:
         return response(ask.agent.astream(ask.message, **ask.options))
     stream = await in_thread(ask.agent.stream, ask.message, **ask.options)
     return streaming(plain_frames_of(stream.keep_log()))
-
-
-async def begun(ask: Ask) -> str | None:
-    """Begin a run that goes on without its reader, and return its uuid; see ``begin``."""
-    return await begin(asked(ask.agent, ask.message, ask.options, here=True))
 
 
 def response(stream: AsyncRunStream) -> StreamingHttpResponse:

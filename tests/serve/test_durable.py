@@ -2,14 +2,21 @@
 
 import asyncio
 import json
+import threading
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.db import connections
 from django.test import AsyncClient, Client
 
+from mlango.agents import tool
+from mlango.agents.enqueue import Asked
 from mlango.agents.execution import execute_now
-from mlango.models import DurableRun, Instruction, Trace
+from mlango.agents.providers import ScriptedProvider
+from mlango.agents.worker import Worker
+from mlango.core.context import Context
+from mlango.exceptions import RateLimited
+from mlango.models import DurableRun, Event, Instruction, Trace
 from mlango.runtime.following import asker
 from mlango.runtime.live import running
 from mlango.serve import include, path
@@ -23,7 +30,40 @@ User = get_user_model()
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+
+@tool
+def draw(name: str, ctx: Context) -> str:
+    """Draw something."""
+    ctx.artifact(b"<svg/>", "image/svg+xml", name)
+    return "drawn"
+
+
+class Plain(Clerk):
+    """Does the same in the request."""
+
+    class Meta(Clerk.Meta):
+        durable = False
+        tools = [*Clerk.Meta.tools, draw]
+
+
+class Kept(Plain):
+    """Does the same, whatever becomes of the request."""
+
+    class Meta(Plain.Meta):
+        durable = True
+
+
+class Throttled(Clerk):
+    """Has a model that says no."""
+
+    class Meta(Clerk.Meta):
+        provider = ScriptedProvider([RateLimited("s3cret", retryable=False)])
+
+
 urlpatterns = [
+    path("plain/", include(Plain.urls)),
+    path("kept/", include(Kept.urls)),
+    path("throttled/", include(Throttled.urls)),
     path("clerk/", include(Clerk.urls)),
     path("speaker/", include(Speaker.urls)),
 ]
@@ -107,6 +147,121 @@ def test_a_client_that_leaves_finds_the_rest_when_it_comes_back(client, way):
     assert [data_of(frame)["seq"] for frame in rest] == list(range(last + 1, last + 1 + len(rest)))
     assert data_of(rest[-1])["output"] == "All done."
     assert DurableRun.objects.get(pk=uuid).token == 1  # one process did it all
+
+
+# -- the answer in one piece ----------------------------------------------------------------------
+
+
+def ask(client, url, *steps):
+    return client.post(url, {"message": plan(*steps)}, content_type="application/json")
+
+
+async def comes(rows):
+    """Wait for a row that another thread writes."""
+    while not await rows.aexists():  # noqa: ASYNC110 - the database does not tell
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ([["put", {"what": "a"}], ["draw", {"name": "a.svg"}]], "Done."),
+        ([["pay", {"amount": 3}]], "Paid."),
+    ],
+    ids=["finished", "waiting"],
+)
+def test_it_is_answered_as_without_durability(client, steps, settings, tmp_path):
+    settings.MEDIA_ROOT = tmp_path
+
+    plain, kept = (ask(client, f"/{name}/run/", *steps) for name in ("plain", "kept"))
+
+    assert (plain.status_code, kept.status_code) == (200, 200), kept.content
+    assert same_in(kept.json()) == same_in(plain.json())
+    assert DurableRun.objects.get().agent.endswith("Kept")
+
+
+def same_in(answer):
+    """Return an answer without what tells one run from another; it is changed."""
+    answer |= {"trace": "", "agent": answer["agent"].rpartition(".")[0]}
+    for each in (*answer["approvals"], *answer["artifacts"]):
+        for name in each.keys() & {"id", "approval", "trace", "agent", "created_at"}:
+            each[name] = ""
+    return answer
+
+
+def test_a_client_that_leaves_changes_nothing_for_the_run(client, way):
+    async def go():
+        asgi = AsyncClient()
+        asgi.cookies = client.cookies
+        asking = asyncio.create_task(ask(asgi, "/speaker/run/", "Speak."))
+        await comes(Event.objects.filter(kind="text_chunk"))
+        asking.cancel()
+        await asyncio.wait([asking])
+
+    asyncio.run(go())
+    way.touch()
+
+    uuid = Trace.objects.get().pk
+    until(lambda: is_over(uuid))
+    assert Trace.objects.get().output == "All done."
+    assert DurableRun.objects.get().token == 1  # one process did it all
+
+
+def test_one_who_leaves_while_it_is_stored_has_asked_for_it(client, monkeypatch):
+    reached, store = threading.Event(), Asked.store
+
+    def slow(asked, **options):
+        reached.set()
+        left.wait(30)
+        return store(asked, **options)
+
+    async def go():
+        asgi = AsyncClient()
+        asgi.cookies = client.cookies
+        asking = asyncio.create_task(ask(asgi, "/clerk/run/", "Hello."))
+        await asyncio.to_thread(reached.wait, 30)
+        asking.cancel()
+        await asyncio.sleep(0)
+        left.set()
+        await asyncio.wait([asking])
+        await comes(Trace.objects.filter(status="finished"))
+
+    left = threading.Event()
+    monkeypatch.setattr(Asked, "store", slow)
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+    uuid = Trace.objects.get().pk
+    until(lambda: is_over(uuid))
+
+
+def test_a_worker_does_what_is_asked_for(client, settings, monkeypatch):
+    settings.MLANGO = {"QUEUE": "worker"}
+    monkeypatch.setattr("mlango.agents.queues.base.Queue.patience", 3600.0)
+
+    async def go():
+        asgi = AsyncClient()
+        asgi.cookies = client.cookies
+        worker = Worker()
+        working = asyncio.create_task(worker.work())
+        response = await ask(asgi, "/clerk/run/", "Hello.")
+        worker.drain()
+        await working
+        return response, worker.done
+
+    response, done = asyncio.run(asyncio.wait_for(go(), 60))
+
+    assert (response.json()["output"], done) == ("Hello.", 1)
+
+
+def test_a_failure_is_told_as_without_durability(client):
+    response = ask(client, "/throttled/run/", "Hello.")
+
+    assert response.status_code == 502
+    assert response.json()["detail"] == "The model did not answer (RateLimited)."
+    assert response.json()["id"] == Trace.objects.get().pk
+
+
+# -- coming back to a stream ----------------------------------------------------------------------
 
 
 def test_a_run_whose_client_left_can_be_stopped(client, way):

@@ -68,8 +68,9 @@ urlpatterns = [
 
 
 @pytest.fixture(autouse=True)
-def _site(settings):
+def _site(settings, monkeypatch):
     settings.ROOT_URLCONF = __name__
+    monkeypatch.setattr("mlango.agents.queues.base.Queue.patience", 0.01)  # no worker comes
     LEDGER.clear()
     yield
     asker.close()

@@ -25,7 +25,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from mlango import exceptions
 from mlango.core.provider import (
     Completion,
     Delta,
@@ -36,7 +35,7 @@ from mlango.core.provider import (
 )
 from mlango.core.usage import Usage
 from mlango.core.values import dumps
-from mlango.exceptions import CassetteError, ProviderError
+from mlango.exceptions import CassetteError, ProviderError, provider_error
 
 VERSION = 1
 HEAD = ("model", "system", "tools", "options")
@@ -243,8 +242,6 @@ def _written_usage(usage: Usage) -> dict[str, Any]:
 
 def error_of(written: dict[str, Any]) -> ProviderError:
     """Return the error that ``ProviderError.describe()`` told of."""
-    kind = getattr(exceptions, written["type"], None)
-    if not (isinstance(kind, type) and issubclass(kind, ProviderError)):
-        kind = ProviderError
+    kind = provider_error(written["type"]) or ProviderError
     told = {name: value for name, value in written.items() if name not in ("type", "message")}
     return kind(written["message"], **told)
