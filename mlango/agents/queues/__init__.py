@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from django.utils.module_loading import import_string
 
 from mlango.agents.queues.base import Queue
+from mlango.agents.queues.tasks import TasksQueue
 from mlango.conf import settings
 from mlango.exceptions import Misconfigured
 
@@ -36,8 +37,6 @@ def get_queue(name: str = "") -> Queue:
     path = BUILT_IN.get(name, name)
     if "." in path:
         return _made(path)
-    from mlango.agents.queues.tasks import TasksQueue  # needs a package on Django 5.2
-
     return TasksQueue(name)
 
 

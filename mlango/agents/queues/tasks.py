@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings as django_settings
+from django.utils import timezone
 
-from mlango.agents.execution import execute_now
 from mlango.agents.queues.base import Queue
 from mlango.exceptions import Misconfigured
 
@@ -18,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class TasksQueue(Queue):
-    """Has a backend of the setting TASKS run what is due."""
+    """Has a backend of the setting TASKS run what is due.
+
+    It is told of the run's queue, priority and time as far as it knows of such.
+    """
 
     def __init__(self, alias: str) -> None:
         known = getattr(django_settings, "TASKS", {})
@@ -27,25 +27,16 @@ class TasksQueue(Queue):
                 f"MLANGO['QUEUE'] is {alias!r}. It must be 'immediate', 'worker', 'celery', the "
                 f"path of a Queue, or an alias of TASKS, which has: {', '.join(known) or 'none'}."
             )
+        from mlango.agents.queues import task  # needs a package on Django 5.2
+
         self.alias = alias
-        self._tasks = tasks_module()
+        self._module = task
 
     def ring(self, run: DurableRun) -> None:
-        self._task.enqueue(run.pk)
-
-    @cached_property
-    def _task(self) -> Any:
-        return self._tasks.task(backend=self.alias)(execute_run)
-
-
-def tasks_module() -> Any:
-    """Return Django's tasks, or the package that brings them to older versions."""
-    for name in ("django.tasks", "django_tasks"):
-        if find_spec(name) is not None:
-            return import_module(name)
-    raise Misconfigured("A backend of TASKS needs Django 6.0, or the package django-tasks.")
-
-
-def execute_run(uuid: str) -> None:
-    """Run what is due, if nobody else does."""
-    execute_now(uuid)
+        backend = self._module.tasks.task_backends[self.alias]
+        options: dict[str, Any] = self._module.place_in(self.alias, run.queue)
+        if backend.supports_priority:
+            options["priority"] = run.priority
+        if backend.supports_defer and run.due_at is not None and run.due_at > timezone.now():
+            options["run_after"] = run.due_at
+        self._module.execute_run.using(**options).enqueue(run.pk)
