@@ -43,6 +43,8 @@ class Site:
     def worker(self, broker=None):
         """Start a worker; its group is killed in the end."""
         command = [sys.executable, "-m", "celery", "-A", "tests.services.celeryapp", "worker"]
+        # RabbitMQ ends the second of two workers with the same name.
+        command += [f"--hostname={uuid4().hex}@%h"]
         command += ["--concurrency=1", "--loglevel=warning", "--without-gossip"]
         command += ["--without-mingle", "--without-heartbeat"]
         environment = os.environ | {
