@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, OutputWrapper
 
-from mlango.exceptions import AlreadyDecided
+from mlango.exceptions import AlreadyDecided, Misused
 from mlango.management.decisions import (
     QUESTION,
     SIGN_IN,
@@ -88,7 +88,7 @@ class Asker:
             if choice == "quit":
                 raise Undecided(LEFT)
             if choice == "edit":
-                changes |= self._changes(approval)
+                changes = self._changes(approval, changes)
                 self._show(approval, changes)
         if choice == "no":
             return approval.reject(by=by, reason=self._line(REASON))
@@ -126,12 +126,15 @@ class Asker:
             raise Undecided(LEFT)
         approval.answer(chosen(approval, text), by=by)
 
-    def _changes(self, approval: Approval) -> dict[str, Any]:
+    def _changes(self, approval: Approval, former: dict[str, Any]) -> dict[str, Any]:
+        """Return the changes with one more, or the former ones if that cannot be."""
         try:
-            return changes_of(approval, [self._line(CHANGE)])
-        except CommandError as error:
+            changes = former | changes_of([self._line(CHANGE)])
+            edited = approval.edited_by(changes)
+        except (CommandError, Misused) as error:
             self._err.line(str(error), RED)
-            return {}
+            return former
+        return changes if edited != approval.arguments else {}
 
     def _show(self, approval: Approval, changes: dict[str, Any]) -> None:
         for line in asked(approval, changes):

@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 from mlango.core.run import AgentRun
 from mlango.core.values import parse_json
 from mlango.core.visible import canonical, visible
-from mlango.exceptions import AlreadyDecided, did_you_mean
+from mlango.exceptions import AlreadyDecided, Misused
 from mlango.management.endings import DENIED, USAGE
 from mlango.management.terminal import Screen, one_line
 from mlango.models import Approval
@@ -165,7 +165,7 @@ def decide(approval: Approval, action: str, by: Any, given: dict[str, Any]) -> N
         elif action == "reject":
             approval.reject(by=by, reason=given["reason"])
         elif action == "edit":
-            approval.edit(changes_of(approval, given["changes"]), by=by, note=given["note"])
+            approval.edit(changes_of(given["changes"]), by=by, note=given["note"])
         elif action == SIGNED_IN:
             approval.signed_in(by=by, note=given["note"])
         elif action in CUT_OFF:
@@ -176,6 +176,8 @@ def decide(approval: Approval, action: str, by: Any, given: dict[str, Any]) -> N
         raise CommandError(str(error), returncode=DENIED) from error
     except AlreadyDecided as error:
         raise CommandError(f"{error} Nothing was changed.") from error
+    except Misused as error:
+        raise CommandError(str(error), returncode=USAGE) from error
 
 
 WHAT_IT_IS: dict[str, str] = {
@@ -191,22 +193,16 @@ def _other_kind(approval: Approval) -> str:
     return f"{approval.uuid[:8]} is {WHAT_IT_IS[approval.kind]}."
 
 
-def changes_of(approval: Approval, written: Iterable[str]) -> dict[str, Any]:
+def changes_of(written: Iterable[str]) -> dict[str, Any]:
     """Return the arguments that are written as ``name=value``, with values in JSON."""
-    return dict(_change(approval.arguments, each) for each in written)
+    return dict(_change(each) for each in written)
 
 
-def _change(arguments: dict[str, Any], written: str) -> tuple[str, Any]:
+def _change(written: str) -> tuple[str, Any]:
     name, has_value, value = written.partition("=")
     name = name.strip()
     if not has_value:
         raise CommandError(f"{written!r} is not name=value, such as amount=5.", returncode=USAGE)
-    if name not in arguments:
-        raise CommandError(
-            f"The call has no argument {name!r}.{did_you_mean(name, arguments)} "
-            f"Its arguments are: {', '.join(arguments) or 'none'}.",
-            returncode=USAGE,
-        )
     try:
         return name, parse_json(value)
     except ValueError:

@@ -10,6 +10,7 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.db import models
 from django.db.models import Q
+from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
 
 from mlango.clock import Now
@@ -183,6 +184,8 @@ class Approval(models.Model):
         """
         if decision == "edit":
             self.edit(arguments, by=by, note=note)
+        elif arguments:
+            raise Misused(f"The decision {decision!r:.100} takes no arguments. Use 'edit'.")
         elif decision == "reject":
             self.reject(by=by, reason=note)
         elif decision == "answer":
@@ -206,15 +209,32 @@ class Approval(models.Model):
     ) -> None:
         """Let the call run with these arguments in place of those of the same names.
 
-        Those that a keyword cannot name, such as ``note``, stand in ``changes``.
+        Those that a keyword cannot name, such as ``note``, stand in ``changes``. Raises Misused
+        where nothing would change, and for arguments that the tool does not take.
         """
         self._expect(self.Kind.TOOL)
-        edited = dumps({**self.arguments, **(changes or {}), **more})
+        self._permit(by)
+        if not isinstance(changes, dict | None):
+            raise Misused(f"edit() takes a dict of arguments or keywords, not {changes!r:.100}.")
+        edited = dumps(self.edited_by({**(changes or {}), **more}))
+        if edited == dumps(self.arguments):
+            raise Misused(
+                f"edit() would change nothing. Name an argument and its new value, or use "
+                f"approve(). Arguments are: {', '.join(self.arguments) or 'none'}."
+            )
         self._decide(by, status=self.Status.APPROVED, note=note, edited_json=edited)
 
+    def edited_by(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments with these changes; raise Misused where they cannot be so."""
+        # What a tool takes is known floors above, and so it is found by name.
+        edited: dict[str, Any] = import_string("mlango.agents.edits.edited")(self, changes)
+        return edited
+
     def answer(self, text: str, *, by: Any) -> None:
-        """Answer a question."""
+        """Answer a question. Raises Misused for an empty answer."""
         self._expect(self.Kind.QUESTION)
+        if isinstance(text, str) and not text.strip():
+            raise Misused("The answer is empty. Write one, or reject the question.")
         self._decide(by, status=self.Status.APPROVED, note=text)
 
     def signed_in(self, *, by: Any, note: str = "") -> None:
@@ -243,11 +263,22 @@ class Approval(models.Model):
         if self.kind not in kinds:
             raise Misused(f"{self.uuid[:8]} is {WHAT_IT_IS[self.kind]}.")
 
-    def _decide(self, by: Any, *, note: str, **values: Any) -> None:
+    def _permit(self, by: Any) -> None:
+        """Raise PermissionDenied, or AlreadyDecided as far as this object knows."""
         if not self.may_decide(by):
             raise PermissionDenied(
                 f"You may not decide the approval {self.uuid[:8]}. It takes {self.who_may()}."
             )
+        if self.status != self.Status.PENDING:
+            raise self._too_late()
+
+    def _too_late(self) -> AlreadyDecided:
+        return AlreadyDecided(f"The approval {self.uuid[:8]} is {self.status} already.")
+
+    def _decide(self, by: Any, *, note: str, **values: Any) -> None:
+        self._permit(by)
+        if not isinstance(note, str):
+            raise Misused(f"What is said with a decision must be text, not {note!r:.100}.")
         # An operator has no account, and neither has a program with a token of its own.
         user = by if isinstance(by, get_user_model()) else None
         rows = type(self)._default_manager.using(self._state.db)
@@ -260,7 +291,7 @@ class Approval(models.Model):
         if decided:
             self.wake()
         else:
-            raise AlreadyDecided(f"The approval {self.uuid[:8]} is {self.status} already.")
+            raise self._too_late()
 
     def wake(self) -> None:
         """Have a durable run go on that waits for nothing more."""

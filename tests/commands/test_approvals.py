@@ -152,7 +152,9 @@ class TestDeciding:
         ("change", "message"),
         [
             ("order", "'order' is not name=value"),
-            ("ordr=8", "no argument 'ordr'. Did you mean 'order'?"),
+            ("ordr=8", "ordr: Unknown parameter. Did you mean 'order'?"),
+            ('order="soon"', "order: Input should be a valid integer"),
+            ("order=7", "would change nothing"),
             ("reason=because", "is not JSON: because. Text stands in double quotes"),
         ],
     )
@@ -169,6 +171,15 @@ class TestDeciding:
             ref = wait(ann, question)
             out = manage("approvals", "answer", ref, "--user", "ann", *answer)[0]
             assert out == f"Done: {read}\n"
+
+    def test_an_empty_answer_decides_nothing(self, manage, ann):
+        ref = wait(ann, 'ask_question {"question": "Which?"}')
+
+        _, err, code = manage("approvals", "answer", ref, "--user", "ann", " ")
+
+        assert "The answer is empty." in err
+        assert code == 2
+        assert Approval.objects.get().status == "pending"
 
     def test_a_call_is_not_answered_and_a_question_not_approved(self, manage, ann, ref):
         question = wait(ann, 'ask_question {"question": "Which?"}')

@@ -77,6 +77,20 @@ def test_a_call_is_edited_shown_again_and_allowed(at_terminal):
     assert refunds == [(8, "")]
 
 
+def test_a_change_of_the_wrong_type_is_told_and_asked_for_again(at_terminal):
+    _, err, _ = at_terminal(REFUND, lines=["e", 'order="soon"', "e", "order=8", "y"])
+
+    assert "order: Input should be a valid integer" in err
+    assert refunds == [(8, "")]
+
+
+def test_a_change_that_is_taken_back_is_none(at_terminal):
+    at_terminal(REFUND, lines=["e", "order=8", "e", "order=7", "y"])
+
+    assert Approval.objects.get().edited is None
+    assert refunds == [(7, "")]
+
+
 def test_an_empty_line_or_another_word_decides_nothing(at_terminal):
     _, err, _ = at_terminal(REFUND, lines=["", "perhaps", "y"])
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 from itertools import product
 
 import pytest
+from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser, Permission
 from django.core.exceptions import PermissionDenied
@@ -181,10 +182,20 @@ class TestDeciding:
         assert refunds == [(7, 5)]
 
     def test_an_argument_is_edited_whatever_its_name(self, ann):
-        wait(ann)
+        @tool(approval=True)
+        def write(by: str, note: str = "", size: int = 1) -> str:
+            """Write."""
+            return "written"
+
+        class Writer(Agent):
+            class Meta:
+                app_label = "control"
+                tools = [write]
+
+        wait(ann, [[call("write", by="me")]], Writer)
         row = Row.objects.get()
-        row.edit({"note": 1, "by": 2}, by=ann, note="so", amount=5)
-        assert row.edited == {"order": 7, "amount": 5, "note": 1, "by": 2}
+        row.edit({"note": "1", "by": "2"}, by=ann, note="so", size=5)
+        assert row.edited == {"by": "2", "note": "1", "size": 5}
         assert row.note == "so"
 
     @pytest.mark.parametrize("name", ["delete", "use", "wake", "APPROVE", ""])
@@ -208,12 +219,90 @@ class TestDeciding:
                 decide(by=ann)
         assert Row.objects.get().status == "pending"
 
-    def test_an_edit_that_does_not_fit_is_not_run(self, ann):
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"amont": 5}, "amont: Unknown parameter. Did you mean 'amount'?"),
+            ({"amount": "much"}, "amount: Input should be a valid integer"),
+            ({"amount": None}, "amount: "),
+            ({}, r"edit\(\) would change nothing. .* Arguments are: amount, order"),
+            ({"amount": 10}, "would change nothing"),
+            ("amount", r"edit\(\) takes a dict of arguments or keywords, not 'amount'"),
+        ],
+    )
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_an_edit_that_cannot_be_decides_nothing(self, ann, changes, words, is_async):
         run = wait(ann)
-        Row.objects.get().edit(by=ann, amount="much")
-        done = go_on(run)
+        edit = Row.objects.get().edit
+        if is_async:
+            edit = async_to_sync(sync_to_async(edit))
+
+        with pytest.raises(Misused, match=words):
+            edit(changes, by=ann)
+
+        assert Row.objects.get().status == "pending"
+        Row.objects.get().edit(by=ann, amount="5")
+        go_on(run)
+        assert refunds == [(7, 5)]
+
+    def test_what_no_process_knows_of_a_tool_is_edited_as_it_was_shown(self, ann):
+        class Fresh(Desk):
+            class Meta:
+                app_label = "control"
+
+            def get_tools(self):
+                return [refund]
+
+        run = wait(ann, agent=Fresh)
+        row = Row.objects.get()
+        with pytest.raises(Misused, match=r"no argument 'amont'\. Did you mean 'amount'\?"):
+            row.edit(by=ann, amont=5)
+
+        row.edit(by=ann, amount="much")  # which is found when the run goes on
+        done = go_on(run, agent=Fresh)
         assert refunds == []
         assert "amount" in done.tool_results[-1].content
+
+    def test_the_tool_of_an_agent_that_took_over_is_known_too(self, ann):
+        class Front(Agent):
+            class Meta:
+                app_label = "control"
+                handoffs = [Desk]
+
+        wait(ann, [[call("transfer_to_desk")], [call(order=7)]], Front)
+        with pytest.raises(Misused, match="amount: Input should be a valid integer"):
+            Row.objects.get().edit(by=ann, amount="much")
+
+    def test_who_may_not_decide_is_told_that_first(self, ann):
+        wait(ann)
+        other = get_user_model().objects.create_user("other")
+        with pytest.raises(PermissionDenied):
+            Row.objects.get().edit(by=other, amont=5)
+
+    def test_an_edit_that_comes_too_late_is_told_that_first(self, ann):
+        wait(ann)
+        row = Row.objects.get()
+        row.approve(by=ann)
+        with pytest.raises(AlreadyDecided, match="is approved already"):
+            row.edit(by=ann, amont=5)
+
+    @pytest.mark.parametrize("decision", ["approve", "reject"])
+    def test_edited_arguments_are_never_passed_over(self, ann, decision):
+        wait(ann)
+        with pytest.raises(Misused, match=f"'{decision}' takes no arguments. Use 'edit'."):
+            Row.objects.get().decide(decision, by=ann, arguments={"amount": 5})
+        assert Row.objects.get().status == "pending"
+
+    def test_what_is_said_is_text(self, ann):
+        wait(ann)
+        row = Row.objects.get()
+        for decide in (
+            lambda: row.approve(by=ann, note=5),
+            lambda: row.reject(by=ann, reason=None),
+        ):
+            with pytest.raises(Misused, match=r"must be text, not (5|None)"):
+                decide()
+        assert Row.objects.get().status == "pending"
 
     def test_a_decision_holds_though_nobody_would_be_asked_now(self, ann):
         asks = [True]

@@ -239,6 +239,40 @@ def test_a_wrong_decision_is_refused(ann, fields, words):
     assert words in response.json()["detail"]
 
 
+WRONG_DECISIONS = {
+    "a misspelt argument": ("edit", {"arguments": {"ordr": 8}}, "Did you mean 'order'?"),
+    "a wrong type": ("edit", {"arguments": {"order": "soon"}}, "order: Input should be"),
+    "no change": ("edit", {}, "would change nothing"),
+    "the same": ("edit", {"arguments": {"order": 7}}, "would change nothing"),
+    "an approval": ("approve", {"arguments": {"order": 8}}, "Use 'edit'"),
+}
+
+
+@pytest.mark.parametrize(("decision", "more", "words"), WRONG_DECISIONS.values())
+def test_a_decision_that_cannot_be_leaves_the_approval_open(waiting, decision, more, words):
+    client, approval = waiting
+
+    response = decide(client, approval=approval, decision=decision, **more)
+
+    assert response.status_code == 400
+    assert words in response.json()["detail"]
+    assert Row.objects.get().status == "pending"
+    decide(client, approval=approval, decision="approve")
+    assert refunds == [(7, "")]
+
+
+@pytest.mark.parametrize("note", ["", " ", None])
+def test_an_empty_answer_leaves_the_question_open(waiting, note):
+    client, approval = waiting
+    Row.objects.update(kind="question")
+    more = {} if note is None else {"note": note}
+
+    response = decide(client, approval=approval, decision="answer", **more)
+
+    assert (response.status_code, Row.objects.get().status) == (400, "pending")
+    assert "The answer is empty." in response.json()["detail"]
+
+
 @pytest.mark.parametrize("where", ["lead", "desk"])
 def test_a_call_of_a_sub_agent_is_decided_and_its_lead_goes_on(ann, where):
     Model.first = [

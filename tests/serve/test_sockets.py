@@ -427,6 +427,25 @@ def test_the_user_decides_and_the_run_goes_on(cookies):
     assert last["output"] == "tool results: paid 3"
 
 
+def test_an_edit_that_cannot_be_leaves_the_approval_open(cookies):
+    async def go():
+        async with Talker(Payer, cookies) as ws:
+            ws.say("send", message='use pay {"amount": 3}')
+            asked = await ws.frame(kind="approval_requested")
+            await ws.frame(kind="finished", status="waiting")
+            ws.say("edit", approval=asked["approval"], arguments={"amont": 4}, ref="a")
+            refused = await ws.frame(type="error")
+            ws.say("edit", approval=asked["approval"], arguments={"amount": 4}, ref="b")
+            await ws.frame(type="decided")
+            return refused, await ws.frame(kind="finished")
+
+    refused, last = talk(go())
+
+    assert (refused["ref"], refused["status"]) == ("a", 400)
+    assert "Did you mean 'amount'?" in refused["detail"]
+    assert last["output"] == "tool results: paid 4"
+
+
 def test_a_stranger_learns_nothing_of_an_approval(cookies):
     async def ask_to_pay():
         async with Talker(Payer, cookies) as ws:
