@@ -15,6 +15,7 @@ class MlangoConfig(AppConfig):
 
     def ready(self) -> None:
         from mlango import checks  # noqa: F401 - registers the system checks
+        from mlango.agents import checks as agents  # noqa: F401 - and these
         from mlango.agents.traces import find_trace
         from mlango.core.run import AgentRun
         from mlango.runtime.registry import registry

@@ -9,23 +9,20 @@ from typing import Any, cast
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import connections
+from django.utils.module_loading import import_string
 
+from mlango.agents.checks import TAG
 from mlango.agents.durability import digest_of
-from mlango.agents.memory.null import NullMemory
 from mlango.agents.prices import rates_of
+from mlango.agents.providers.fallback import check_members
 from mlango.agents.queues import get_queue
-from mlango.agents.references import agent_of
 from mlango.agents.resolve import fixed_tools
-from mlango.agents.scopes import has_scope
 from mlango.conf import DEFAULTS, problem_with
 from mlango.conf import settings as mlango_settings
-from mlango.core.options import UNSET
 from mlango.exceptions import Misconfigured, Misused, UnknownAgent, did_you_mean
 from mlango.models import Approval
 from mlango.runtime import database
 from mlango.runtime.registry import registry
-
-TAG = "mlango"
 
 
 @register(TAG)
@@ -77,19 +74,23 @@ def check_models(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
     """Check what the settings say of providers, models and prices."""
     if check_settings(None):  # nothing can be read where a value cannot be
         return []
-    return [*_check_providers(), *_check_model_names(), *_check_prices(), *_check_queue()]
+    return [
+        *_check_providers(),
+        *_check_model_names(),
+        *_check_prices(),
+        *_check_queue(),
+        *_check_tenant(),
+    ]
 
 
 def _check_providers() -> Iterator[CheckMessage]:
-    from mlango.agents.providers.registry import check_provider
-
     aliases = [*mlango_settings.PROVIDERS]
     # The default of a site that says nothing may be a package that it does not need.
     if mlango_settings.DEFAULT_PROVIDER not in (*aliases, DEFAULTS["DEFAULT_PROVIDER"]):
         aliases.append(mlango_settings.DEFAULT_PROVIDER)
     for alias in aliases:
         try:
-            check_provider(alias)
+            check_members(alias)
         except Misconfigured as error:
             yield Error(str(error), obj="MLANGO", id="mlango.E005")
 
@@ -125,71 +126,19 @@ def _check_queue() -> Iterator[CheckMessage]:
         yield Error(str(error), obj="MLANGO", id="mlango.E008")
 
 
-@register(TAG)
-def check_agents(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
-    """Check the options of every agent that only settings can prove wrong."""
-    if check_settings(None):
-        return []
-    return [message for agent in registry.all() for message in _check_agent(agent)]
-
-
-def _check_agent(agent: Any) -> Iterator[CheckMessage]:
-    from mlango.agents.providers.registry import check_provider
-
-    meta = agent._meta
-    if meta.provider is not UNSET:
-        try:
-            check_provider(meta.provider)
-        except Misconfigured as error:
-            yield Error(str(error), obj=meta.label, id="mlango.E010")
-    if _rebuilds_from_traces(meta.memory):
-        yield from _check_traced(meta)
-    for reference in (*meta.subagents, *meta.handoffs):
-        try:
-            agent_of(reference)
-        except (Misconfigured, Misused) as error:
-            yield Error(str(error), obj=meta.label, id="mlango.E014")
-    for tool in (*meta.tools, *meta.methods):
-        for text in getattr(getattr(tool, "parameters", None), "warnings", ()):
-            yield Warning(text, obj=meta.label, id="mlango.W012")
-        yield from _check_scopes(meta, tool)
-
-
-def _check_scopes(meta: Any, tool: Any) -> Iterator[CheckMessage]:
-    for reference in getattr(getattr(tool, "parameters", None), "references", {}).values():
-        if not has_scope(reference.model):
-            yield Warning(
-                f"The tool {tool.name!r} takes a {reference.noun}, of which only staff may "
-                f"touch any.",
-                hint=f"Say in a scopes.py which rows a user may touch: "
-                f"@scope({reference.model.__name__}).",
-                obj=meta.label,
-                id="mlango.W013",
-            )
-
-
-def _check_traced(meta: Any) -> Iterator[CheckMessage]:
-    tracing = mlango_settings.TRACING if meta.tracing is UNSET else meta.tracing
-    content = meta.capture_content
-    if not tracing:
+def _check_tenant() -> Iterator[CheckMessage]:
+    path = mlango_settings.TENANT
+    try:
+        found = import_string(path) if path else _check_tenant
+    except ImportError:
+        found = None
+    if not callable(found):
         yield Error(
-            "MetastoreMemory remembers nothing without tracing.",
-            hint="Set Meta.tracing = True, or use BufferMemory.",
-            obj=meta.label,
-            id="mlango.E011",
+            f"MLANGO['TENANT'] is {path!r}, which is not the path of a function.",
+            hint="It names one that takes a Context and returns the tenant's key.",
+            obj="MLANGO",
+            id="mlango.E009",
         )
-    elif not (mlango_settings.CAPTURE_CONTENT if content is UNSET else content):
-        yield Error(
-            "MetastoreMemory remembers nothing without the content of traces.",
-            hint="Set Meta.capture_content = True, or use BufferMemory.",
-            obj=meta.label,
-            id="mlango.E013",
-        )
-
-
-def _rebuilds_from_traces(memory: Any) -> bool:
-    kind = memory if isinstance(memory, type) else type(memory)
-    return kind is not NullMemory and kind.__name__ == "MetastoreMemory"
 
 
 @register(TAG)

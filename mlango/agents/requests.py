@@ -122,12 +122,17 @@ def new_row(
 
 def check_durable(agent: Agent) -> None:
     """Raise Misused unless runs of the agent can be written down in full."""
-    defaults = defaults_of(type(agent))
-    if not (defaults.is_traced and defaults.capture_content):
+    if not can_be_durable(type(agent)):
         raise Misused(
             f"{agent._meta.label} cannot have durable runs without traces and their content. "
             f"Set tracing and capture_content to True."
         )
+
+
+def can_be_durable(kind: type[Agent]) -> bool:
+    """Return whether runs of an agent can be written down in full."""
+    defaults = defaults_of(kind)
+    return defaults.is_traced and defaults.capture_content
 
 
 def durable_journal(**arguments: Any) -> Journal:

@@ -10,12 +10,11 @@ from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.urls import URLPattern, get_resolver
 
+from mlango.agents.checks import TAG
 from mlango.conf import settings
 from mlango.exceptions import Misconfigured
 from mlango.runtime.tokens import MIN_CHARS, token_of
 from mlango.serve.cors import ANY
-
-TAG = "mlango"
 
 
 @register(TAG)

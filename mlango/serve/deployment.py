@@ -14,6 +14,7 @@ from django.core.files.storage import default_storage
 from django.db import connections
 from django.urls import URLPattern, get_resolver
 
+from mlango.agents.checks import TAG
 from mlango.agents.prices import price
 from mlango.agents.providers.routing import resolve
 from mlango.core.options import UNSET
@@ -21,7 +22,7 @@ from mlango.core.usage import Usage
 from mlango.exceptions import Misconfigured
 from mlango.models.artifact import storage
 from mlango.runtime.registry import registry
-from mlango.serve.checks import TAG, served
+from mlango.serve.checks import served
 
 # The first versions in which a known hole is closed.
 FLOORS = {

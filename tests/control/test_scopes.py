@@ -9,9 +9,9 @@ from django.db import models
 from django.test import override_settings
 
 from mlango.agents import Agent, Context, Lookup, scope, tool
+from mlango.agents.checks import check_agents
 from mlango.agents.providers import ScriptedProvider, ToolCall
 from mlango.agents.scopes import _scopes
-from mlango.checks import check_agents
 from mlango.exceptions import Misconfigured, ToolDefinitionError
 from mlango.runtime.registry import registry
 

@@ -11,6 +11,7 @@ from mlango.runtime.registry import registry
 
 ECHO = "mlango.agents.providers.echo.EchoProvider"
 COMPATIBLE = "mlango.agents.providers.openai_compatible.OpenAICompatibleProvider"
+FALLBACK = "mlango.agents.providers.fallback.FallbackProvider"
 
 
 @pytest.fixture
@@ -73,6 +74,13 @@ def test_a_site_that_names_no_provider_needs_no_package(checked, monkeypatch):
         ({"QUEUE": "wroker"}, "E008", "must be 'immediate', 'worker', 'celery'"),
         ({"QUEUE": "no.such.Queue"}, "E008", "names 'no.such.Queue'"),
         ({"QUEUE": ECHO}, "E008", "is no subclass of Queue"),
+        ({"TENANT": "no.such.function"}, "E009", "is 'no.such.function', which is not the path"),
+        ({"TENANT": "mlango.checks.TAG"}, "E009", "is 'mlango.checks.TAG', which is not the path"),
+        (
+            {"PROVIDERS": {"safe": {"BACKEND": FALLBACK, "OPTIONS": {"providers": ["opnai"]}}}},
+            "E005",
+            "There is no provider 'opnai'. Did you mean 'openai'?",
+        ),
     ],
 )
 def test_a_wrong_setting_is_told_once(checked, mlango, expected, message):

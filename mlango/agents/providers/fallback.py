@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Any, TypeGuard
 
-from mlango.agents.providers.registry import get_provider
-from mlango.agents.providers.routing import Asked, resolve
+from mlango.agents.providers.registry import check_provider, class_of, get_provider
+from mlango.agents.providers.routing import Asked, check_model, resolve
 from mlango.conf import settings
 from mlango.core.provider import Completion, Delta, Message, Provider
 from mlango.core.retry import is_of_the_model
@@ -77,6 +77,17 @@ class FallbackProvider(Provider):
     async def aclose(self) -> None:
         for each in self.members:
             await _provider(each).aclose()
+
+
+def check_members(provider: Any) -> None:
+    """Raise Misconfigured unless a provider can be made, and those that it falls back to."""
+    if isinstance(provider, str) and issubclass(class_of(provider), FallbackProvider):
+        provider = get_provider(provider)
+    if not isinstance(provider, FallbackProvider):
+        check_provider(provider)
+        return
+    for each in provider.members:
+        check_model(each) if _has_model(each) else check_provider(each)
 
 
 def _member(named: str | Provider, model: str) -> Asked:

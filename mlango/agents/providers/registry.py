@@ -69,6 +69,12 @@ def check_provider(provider: Any) -> None:
         _check_options(provider, *_backend(provider))
 
 
+def class_of(alias: str) -> type[Provider]:
+    """Return the class of an alias; raise Misconfigured if it cannot be made."""
+    check_provider(alias)
+    return _backend(alias)[0]
+
+
 def is_alias(name: str) -> bool:
     """Return whether there is a provider of this name."""
     return name in settings.PROVIDERS or name in BUILT_IN or name in _plugins()

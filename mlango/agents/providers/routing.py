@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from mlango.agents.providers.registry import get_provider, is_alias
+from mlango.agents.providers.registry import check_provider, get_provider, is_alias
 from mlango.conf import settings
 from mlango.core.provider import Provider
 from mlango.exceptions import Misconfigured
@@ -24,12 +24,8 @@ def resolve(model: str, provider: str | Provider | None = None) -> Asked:
     Raises Misconfigured where a name is missing or unknown.
     """
     model = _aliased(model)
-    alias, slash, rest = model.partition("/")
-    if not provider and slash and is_alias(alias):
-        chosen, name = get_provider(alias), rest
-    else:
-        chosen = get_provider(provider or settings.DEFAULT_PROVIDER)
-        name = model.removeprefix(f"{chosen.name}/") if chosen.name else model
+    chosen = get_provider(provider or _alias_for(model))
+    name = model.removeprefix(f"{chosen.name}/") if chosen.name else model
     if not name and chosen.needs_model:
         raise Misconfigured(
             f"The provider {chosen.name!r} needs the name of a model. Set Meta.model or "
@@ -38,10 +34,22 @@ def resolve(model: str, provider: str | Provider | None = None) -> Asked:
     return chosen, name
 
 
+def check_model(model: str, provider: str | Provider | None = None) -> None:
+    """Raise Misconfigured unless who serves a model can be made, without making it."""
+    model = _aliased(model)
+    check_provider(provider or _alias_for(model))
+
+
 def chain(model: str, provider: str | Provider | None = None) -> list[Asked]:
     """Return who is asked for a model, the first one first; raise as resolve() does."""
     chosen, name = resolve(model, provider)
     return chosen.chain(name)
+
+
+def _alias_for(model: str) -> str:
+    """Return the alias of the provider that a model names, or of the default one."""
+    alias, slash, _ = model.partition("/")
+    return alias if slash and is_alias(alias) else settings.DEFAULT_PROVIDER
 
 
 def _aliased(model: str) -> str:
