@@ -6,10 +6,12 @@ from pathlib import Path
 
 # Each process has a database of its own, so that two test runs never meet.
 _NAME = f"mlango_{os.getpid()}"
+_IS_OTHER = os.environ.get("MLANGO_TEST_SITE") == "other"
 
 # A file and not memory, so that every thread sees the same rows.
 _SQLITE = {
     "ENGINE": "django.db.backends.sqlite3",
+    "ATOMIC_REQUESTS": _IS_OTHER,
     "NAME": Path(tempfile.gettempdir()) / f"{_NAME}.sqlite3",
     "TEST": {"NAME": str(Path(tempfile.gettempdir()) / f"test_{_NAME}.sqlite3")},
     "OPTIONS": {
@@ -20,6 +22,7 @@ _SQLITE = {
 }
 _POSTGRES = {
     "ENGINE": "django.db.backends.postgresql",
+    "ATOMIC_REQUESTS": _IS_OTHER,
     "NAME": os.environ.get("PGDATABASE", "postgres"),
     "HOST": os.environ.get("PGHOST", "127.0.0.1"),
     "PORT": os.environ.get("PGPORT", ""),
@@ -34,6 +37,7 @@ DATABASES = {
     # For sites that keep mlango's rows apart; made only for the tests that ask for it.
     "agents": _SQLITE
     | {
+        "ATOMIC_REQUESTS": False,
         "NAME": Path(tempfile.gettempdir()) / f"{_NAME}_agents.sqlite3",
         "TEST": {"NAME": str(Path(tempfile.gettempdir()) / f"test_{_NAME}_agents.sqlite3")},
     },
@@ -82,9 +86,8 @@ MLANGO = {"DEFAULT_PROVIDER": "echo"}
 
 # A site that chose otherwise wherever Django lets it: its users have keys of another kind, its
 # times have no zone, in a place half a day from UTC, and each of its requests is a transaction.
-if os.environ.get("MLANGO_TEST_SITE") == "other":
+if _IS_OTHER:
     INSTALLED_APPS.append("tests.apps.people")
     AUTH_USER_MODEL = "people.Person"
     USE_TZ = False
     TIME_ZONE = "Pacific/Auckland"
-    DATABASES["default"]["ATOMIC_REQUESTS"] = True

@@ -132,6 +132,7 @@ class Approval(models.Model):
     class Meta:
         verbose_name = _("approval")
         verbose_name_plural = _("approvals")
+        base_manager_name = "objects"
         ordering = ("-created_at",)
         indexes = [
             models.Index(fields=["status", "-created_at"], name="mlango_approval_status"),

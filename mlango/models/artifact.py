@@ -66,6 +66,7 @@ class Artifact(models.Model):
     class Meta:
         verbose_name = _("artifact")
         verbose_name_plural = _("artifacts")
+        base_manager_name = "objects"
         ordering = ("created_at", "uuid")
 
     def __str__(self) -> str:

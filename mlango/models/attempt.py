@@ -6,6 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from mlango.models.json import decoded
+from mlango.models.rows import RowManager
 
 
 class Attempt(models.Model):
@@ -37,9 +38,12 @@ class Attempt(models.Model):
     # what the model is to read, whether it is an error, and its details
     result = decoded("result_json")
 
+    objects = RowManager()
+
     class Meta:
         verbose_name = _("attempt")
         verbose_name_plural = _("attempts")
+        base_manager_name = "objects"
         ordering = ("trace_id", "pk")
         indexes = [models.Index(fields=["trace", "ordering"], name="mlango_attempt_trace")]
 

@@ -188,6 +188,7 @@ class DurableRun(models.Model):
     class Meta:
         verbose_name = _("durable run")
         verbose_name_plural = _("durable runs")
+        base_manager_name = "objects"
         constraints = [
             models.UniqueConstraint(
                 fields=["agent", "owner_key", "idempotency_key"], name="mlango_durable_key"

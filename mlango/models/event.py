@@ -10,11 +10,12 @@ from django.db.models import Exists, OuterRef
 from django.utils.translation import gettext_lazy as _
 
 from mlango.core.log import Cursor, Told, end_of, told
+from mlango.models.rows import RowQuerySet
 
 BATCH = 1000  # rows that are deleted at once
 
 
-class EventQuerySet(models.QuerySet["Event"]):
+class EventQuerySet(RowQuerySet["Event"]):
     """Rows of logs, and how old ones are deleted."""
 
     def last_of(self, uuid: str) -> Event | None:
@@ -65,6 +66,7 @@ class Event(models.Model):
     class Meta:
         verbose_name = _("event")
         verbose_name_plural = _("events")
+        base_manager_name = "objects"
         ordering = ("trace_id", "seq", "part")
         constraints = [
             models.UniqueConstraint(fields=["trace", "seq", "part"], name="mlango_event_unique")

@@ -6,6 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from mlango.models.json import decoded
+from mlango.models.rows import RowManager
 
 MAX_WAITING = 16  # that a run has not read yet
 
@@ -28,9 +29,12 @@ class Instruction(models.Model):
     # messages
     said = decoded("said_json")
 
+    objects = RowManager()
+
     class Meta:
         verbose_name = _("instruction")
         verbose_name_plural = _("instructions")
+        base_manager_name = "objects"
         ordering = ("pk",)
 
     def __str__(self) -> str:

@@ -7,11 +7,12 @@ from typing import Any, Self, TypeVar
 from django.db import models
 
 from mlango.core.memory import owner_key
+from mlango.models.rows import RowQuerySet
 
 M = TypeVar("M", bound=models.Model, covariant=True)
 
 
-class OwnedQuerySet(models.QuerySet[M]):
+class OwnedQuerySet(RowQuerySet[M]):
     """Rows with an ``owner_key``: the owner's primary key as text, "" for nobody."""
 
     def for_user(self, user: Any) -> Self:

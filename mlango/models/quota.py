@@ -15,6 +15,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from mlango.clock import Now
+from mlango.models.rows import RowQuerySet
 
 # How long a period may be; a day has 25 hours when the clocks go back.
 LONGEST = {
@@ -53,7 +54,7 @@ class Exhausted(Exception):
         self.taken = taken
 
 
-class QuotaUsageQuerySet(models.QuerySet["QuotaUsage"]):
+class QuotaUsageQuerySet(RowQuerySet["QuotaUsage"]):
     """Counters, and how something is reserved of several of them."""
 
     def reserve(self, shares: Iterable[Share], until: datetime) -> list[QuotaReservation]:
@@ -121,6 +122,7 @@ class QuotaUsage(models.Model):
     class Meta:
         verbose_name = _("quota usage")
         verbose_name_plural = _("quota usage")
+        base_manager_name = "objects"
         ordering = ("-starts_at",)
         constraints = [
             models.UniqueConstraint(
@@ -147,7 +149,7 @@ class QuotaUsage(models.Model):
         return rows.filter(pk__in=[each.pk for each in lapsed]).delete()[0]
 
 
-class QuotaReservationQuerySet(models.QuerySet["QuotaReservation"]):
+class QuotaReservationQuerySet(RowQuerySet["QuotaReservation"]):
     """Reservations, and how those of dead processes are given back."""
 
     def release_lapsed(self) -> int:
@@ -175,6 +177,7 @@ class QuotaReservation(models.Model):
     class Meta:
         verbose_name = _("quota reservation")
         verbose_name_plural = _("quota reservations")
+        base_manager_name = "objects"
 
     def __str__(self) -> str:
         return f"{self.units} until {self.expires_at}"

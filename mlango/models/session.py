@@ -69,6 +69,7 @@ class Session(models.Model):
     class Meta:
         verbose_name = _("session")
         verbose_name_plural = _("sessions")
+        base_manager_name = "objects"
         ordering = ("-updated_at",)
         constraints = [
             models.UniqueConstraint(

@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from mlango.core.run import ToolOutcome
 from mlango.core.usage import Usage
 from mlango.models.json import decoded
+from mlango.models.rows import RowQuerySet
 
 
 class SpanManager(models.Manager["Span"]):
@@ -69,11 +70,12 @@ class Span(models.Model):
     output = decoded("output_json")
     attributes = decoded("attributes_json", empty={})
 
-    objects = SpanManager()
+    objects = SpanManager.from_queryset(RowQuerySet)()
 
     class Meta:
         verbose_name = _("span")
         verbose_name_plural = _("spans")
+        base_manager_name = "objects"
         ordering = ("trace_id", "ordering")
         constraints = [
             models.UniqueConstraint(fields=["trace", "ordering"], name="mlango_span_unique")

@@ -170,6 +170,7 @@ class Trace(models.Model):
     class Meta:
         verbose_name = _("trace")
         verbose_name_plural = _("traces")
+        base_manager_name = "objects"
         ordering = ("-started_at",)
         get_latest_by = "started_at"
         indexes = [
