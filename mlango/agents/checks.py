@@ -53,7 +53,7 @@ def _check_agent(agent: Any) -> Iterator[CheckMessage]:
             yield Error(str(error), obj=meta.label, id="mlango.E014")
     for tool in _declared_tools(meta):
         for text in tool.parameters.warnings:
-            yield Warning(text, obj=meta.label, id="mlango.W012")
+            yield Warning(f"The tool {tool.name!r}: {text}", obj=meta.label, id="mlango.W012")
         yield from _check_scopes(meta, tool)
     yield from _check_rules(agent)
     yield from _check_durable(agent)

@@ -22,7 +22,7 @@ from mlango.core.provider import ToolCall
 from mlango.core.run import LEFT, Run, ToolOutcome
 from mlango.core.slots import slots
 from mlango.core.tasks import start
-from mlango.core.threads import in_pool, in_thread
+from mlango.core.threads import in_pool, in_thread, raised
 from mlango.core.tools import Tool, render
 from mlango.core.values import clean
 from mlango.core.watch import NEVER, Interrupted, TimedOut
@@ -366,6 +366,7 @@ async def _check_allowed(run: Run, tool: Tool) -> None:
 
 
 def _fail(run: Run, job: Job, error: BaseException) -> None:
+    error = raised(error)
     name = type(error).__name__
     job.error = clean(f"{name}: {error}")
     trail = clean("".join(traceback.format_exception(error))[-8000:])

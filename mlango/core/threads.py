@@ -16,6 +16,8 @@ from typing import Any
 
 from asgiref.sync import _restore_context, sync_to_async
 
+UNRAISABLE = (StopIteration, StopAsyncIteration, GeneratorExit)
+
 # Called in a pool's thread after each call; the Django side closes connections there.
 after_pool_call: list[Callable[[], None]] = []
 
@@ -23,8 +25,17 @@ after_pool_call: list[Callable[[], None]] = []
 def _guarded(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     try:
         return function(*args, **kwargs)
-    except (StopIteration, GeneratorExit) as error:
+    except UNRAISABLE as error:
         raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+
+def raised(error: BaseException) -> BaseException:
+    """Return what a function raised, if it was turned into a RuntimeError on its way."""
+    # Coroutines and generators do so too, by themselves.
+    cause = error.__cause__
+    if isinstance(error, RuntimeError) and isinstance(cause, UNRAISABLE):
+        return cause
+    return error
 
 
 def settle(context: contextvars.Context) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from django.core.checks import run_checks
 
-from mlango.agents import Agent, BufferMemory, MetastoreMemory
+from mlango.agents import Agent, BufferMemory, MetastoreMemory, tool
 from mlango.checks import TAG
 from mlango.conf import settings as mlango_settings
 from mlango.exceptions import Misconfigured
@@ -146,6 +146,25 @@ def test_another_memory_needs_no_traces(checked):
     remembering(BufferMemory(k=3))
 
     assert not checked({"TRACING": False, "CAPTURE_CONTENT": False})
+
+
+def test_a_tool_that_cannot_be_strict_is_told(checked):
+    @tool(strict=True)
+    def find(where: dict) -> str:
+        """Find."""
+
+    @tool(strict=True)
+    def count(limit: int = 5) -> str:
+        """Count."""
+
+    meta = type("Meta", (), {"app_label": "checks", "tools": [find, count]})
+    type("Finding", (Agent,), {"__module__": __name__, "Meta": meta})
+
+    [(number, text)] = checked({})
+
+    assert number == "mlango.W012"
+    assert "The tool 'find': The schema cannot be strict: it takes an object" in text
+    assert not find.to_schema()["function"]["strict"]
 
 
 def test_a_setting_that_is_no_dict_is_told_by_the_first_run_too(settings):

@@ -101,6 +101,25 @@ def test_arguments_are_coerced_and_a_wrong_one_is_told_to_the_model():
     assert "a:" in bad.content
 
 
+@pytest.mark.parametrize("nothing", ["", None, " ", "null", "{}"])
+def test_a_call_of_a_tool_without_parameters_may_say_nothing(nothing):
+    @tool
+    def today() -> str:
+        """Tell the day."""
+        return "Monday"
+
+    class Calendar(Adder):
+        class Meta:
+            tools = [today]
+
+    provider = ScriptedProvider([[ToolCall("a", "today", nothing)], "ok"])
+    result = Calendar().run("hi", provider=provider)
+
+    assert result.tool_results[0].content == "Monday"
+    (sent,) = provider.last_call.messages[1]["tool_calls"]
+    assert sent["function"]["arguments"] == "{}"
+
+
 def test_a_tool_that_raises_tells_its_class_and_a_reference_only():
     result = run([[call("broken")], "ok"])
 
@@ -145,10 +164,20 @@ def test_an_unknown_tool_is_answered_with_those_that_exist():
 
 @pytest.mark.parametrize(
     "error",
-    [SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration, RecursionError, MemoryError],
+    [
+        SystemExit,
+        KeyboardInterrupt,
+        GeneratorExit,
+        StopIteration,
+        StopAsyncIteration,
+        asyncio.CancelledError,
+        RecursionError,
+        MemoryError,
+    ],
 )
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_no_exception_of_a_tool_gets_past_its_call(error, asynchronous):
+@pytest.mark.parametrize("calls", [1, 3])
+def test_no_exception_of_a_tool_gets_past_its_call(error, asynchronous, calls):
     if asynchronous:
 
         @tool
@@ -166,10 +195,11 @@ def test_no_exception_of_a_tool_gets_past_its_call(error, asynchronous):
         class Meta:
             tools = [bad]
 
-    result = run([[call("bad"), call("bad")], "ok"], agent=Bad)
+    result = run([[call("bad")] * calls, "ok"], agent=Bad)
 
     assert result.ok
-    assert [outcome.is_error for outcome in result.tool_results] == [True, True]
+    told = [(each.is_error, each.error_type) for each in result.tool_results]
+    assert told == [(True, error.__name__)] * calls
 
 
 def test_results_are_in_call_order_whatever_ends_first():

@@ -7,8 +7,11 @@ import pytest
 from django.db import connections
 from django.utils import timezone
 
+from mlango.agents import tool
 from mlango.clock import Now
 from mlango.models import DurableRun, Trace
+from mlango.runtime import leases
+from tests.durable.agents import Clerk, plan
 
 pytestmark = pytest.mark.django_db
 
@@ -157,3 +160,24 @@ def test_many_threads_claim_each_run_once():
         thread.join()
 
     assert sorted(claimed) == uuids
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_is_held_while_its_tool_blocks(settings, monkeypatch):
+    settings.MLANGO = {"LEASE_SECONDS": 3}
+    monkeypatch.setattr(leases, "LOOK", 0.01)
+
+    @tool
+    def block() -> bool:
+        """Block until the lease was renewed twice."""
+        begun = DurableRun.objects.get().due_at
+        return any(DurableRun.objects.get().due_at > begun for _ in range(100_000))
+
+    class Blocked(Clerk):
+        class Meta(Clerk.Meta):
+            tools = [block]
+
+    run = Blocked().run(plan([["block", {}]], "Done."))
+
+    assert (run.text, run.tool_results[0].content) == ("Done.", "true")
+    assert DurableRun.objects.get().token == 1
