@@ -97,3 +97,36 @@ class Shouter(Agent):
         app_label = "services"
         provider = Shouting()
         capture_content = False  # megabytes
+
+
+class Reciting(Provider):
+    """Has two numbers added, then counts aloud until the file is there that it is told of."""
+
+    name = "reciting"
+    offline = True
+
+    async def astream(self, *, messages, **options):
+        if messages[-1]["role"] != "tool":
+            call = ToolCall("c1", "add", {"a": 1, "b": 2})
+            yield Completion(tool_calls=[call], stop_reason=Completion.TOOL_USE)
+            return
+        end = Path(next(each["content"] for each in messages if each["role"] == "user"))
+        text = ""
+        for number in count():
+            text += f"{number} "
+            yield f"{number} "
+            if end.exists():  # noqa: ASYNC240
+                break
+            await asyncio.sleep(0.005)
+        yield Completion(text=text)
+
+
+class Reciter(Agent):
+    """Adds, and counts to an end."""
+
+    class Meta:
+        app_label = "services"
+        provider = Reciting()
+        model = "reciting/one"
+        tools = [add]
+        durable = True
