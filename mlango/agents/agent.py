@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from django.apps import apps
 from django.utils.module_loading import import_string
 
+from mlango.agents.declaring import check_agent, names_of_colleagues
 from mlango.agents.defaults import Defaults, defaults_of
 from mlango.agents.fields import AgentField
 from mlango.agents.handoffs import handoff_tool
-from mlango.agents.references import check_references, name_of, successors_of
+from mlango.agents.references import successors_of
 from mlango.agents.requests import is_durable
 from mlango.agents.resolve import run_for
 from mlango.agents.resume import aresumed, resumed
 from mlango.agents.streams import AsyncRunStream, RunStream, result_of
 from mlango.agents.subagents import AsTool, tool_of
 from mlango.core.context import Context
-from mlango.core.memory import Memory
 from mlango.core.options import UNSET, Options, build
 from mlango.core.provider import Message
 from mlango.core.run import AgentRun
-from mlango.core.tools import Tool, Toolset
-from mlango.exceptions import Misconfigured, Misused, did_you_mean
+from mlango.core.tools import Tool
+from mlango.exceptions import Misused, did_you_mean
 from mlango.runtime.registry import registry
 from mlango.runtime.sync import Call, refuse_running_loop
 
@@ -70,7 +70,7 @@ class Agent:
         cls._fields = _collected(cls, AgentField)
         cls._tool_methods = _collected(cls, Tool)
         cls.transforms = cls.transform_context is not Agent.transform_context
-        _check(cls)
+        check_agent(cls, Agent)
         if not cls._meta.abstract:
             registry.register(cls)
 
@@ -290,7 +290,7 @@ class Agent:
             "model": meta.model or "",
             "tools": [
                 *(tool.name for tool in (*meta.tools, *meta.methods) if isinstance(tool, Tool)),
-                *_names_of_colleagues(meta),
+                *names_of_colleagues(meta),
             ],
             "memory": type(memory).__name__ if memory else "NullMemory",
             "max_steps": defaults_of(type(self)).bounds.max_steps,
@@ -388,44 +388,3 @@ def _collected(cls: type[Agent], kind: type[Any]) -> dict[str, Any]:
             elif name in found:
                 del found[name]
     return found
-
-
-def _names_of_colleagues(meta: Options) -> list[str]:
-    """Return the names of the tools that other agents bring, who need not be there yet."""
-    return [
-        *(name_of(each) for each in meta.subagents),
-        *(f"transfer_to_{name_of(each)}" for each in successors_of(meta)),
-    ]
-
-
-def _check(cls: type[Agent]) -> None:
-    """Raise Misconfigured for what can be seen to be wrong before the first run."""
-    meta = cls._meta
-    names: dict[str, Any] = {}
-    for item in (*meta.tools, *meta.methods):
-        if isinstance(item, Toolset):
-            continue
-        if not isinstance(item, Tool):
-            hint = " Decorate the function with @tool." if callable(item) else ""
-            raise Misconfigured(
-                f"{cls.__name__}.Meta.tools holds {item!r}, which is not a tool.{hint}"
-            )
-        if names.setdefault(item.name, item) is not item:
-            raise Misconfigured(f"{cls.__name__} has two tools named {item.name!r}. Rename one.")
-    check_references(meta, "subagents")
-    check_references(meta, "handoffs")
-    for name in (
-        *_names_of_colleagues(meta),
-        *([meta.output.tool.name] if meta.output else []),
-    ):
-        if name in names:
-            raise Misconfigured(f"{cls.__name__} has two tools named {name!r}. Rename one.")
-        names[name] = None
-    memory = meta.memory
-    if memory is not UNSET and not isinstance(memory, Memory):
-        if isinstance(memory, type) and issubclass(memory, Memory):
-            return
-        raise Misconfigured(
-            f"{cls.__name__}.Meta.memory must be a memory such as BufferMemory(k=20), "
-            f"not {memory!r}."
-        )

@@ -19,6 +19,7 @@ from mlango.core.events import Compacted
 from mlango.core.journal import MEMORY, Entry
 from mlango.core.messages import size, text_of
 from mlango.core.options import is_count
+from mlango.core.signature import place_of
 from mlango.exceptions import ContextLengthExceeded, Misconfigured
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Compaction:
         """Return what is set; part of an agent's fingerprint."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         if callable(self.summarizer):
-            values["summarizer"] = getattr(self.summarizer, "__qualname__", "function")
+            values["summarizer"] = place_of(self.summarizer)
         return values
 
 

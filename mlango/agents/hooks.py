@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from mlango.agents.calling import called, called_in
 from mlango.core.context import Context
 from mlango.core.controls import Control
 from mlango.core.messages import check_messages, sendable
+from mlango.core.overrides import check_overrides, methods_of, takes
 from mlango.core.provider import Completion
 from mlango.core.results import render
 from mlango.core.run import ToolOutcome
+from mlango.core.signature import place_of
 from mlango.core.threads import in_thread
 from mlango.core.values import to_json
-from mlango.exceptions import Misconfigured, Misused
+from mlango.exceptions import Misconfigured, Misused, did_you_mean
 
 if TYPE_CHECKING:
     from mlango.core.calls import Job
@@ -34,6 +36,12 @@ BEFORE_MODEL, AFTER_MODEL, BEFORE_TOOL, AFTER_TOOL = NAMES = (
     "before_tool",
     "after_tool",
 )
+TAKEN = {
+    BEFORE_MODEL: "(messages, ctx)",
+    AFTER_MODEL: "(completion, ctx)",
+    BEFORE_TOOL: "(name, arguments, ctx)",
+    AFTER_TOOL: "(name, outcome, ctx)",
+}
 
 
 class Hooks:
@@ -50,11 +58,20 @@ class Hooks:
         after_model: Function | None = None,
         before_tool: Function | None = None,
         after_tool: Function | None = None,
+        **unknown: Never,
     ) -> None:
+        _refuse_unknown("Hooks()", unknown)
         given = (before_model, after_model, before_tool, after_tool)
         for name, function in zip(NAMES, given, strict=True):
             if function is not None:
+                check_hook("Hooks()", name, function)
                 setattr(self, name, function)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        meant = [name for name in methods_of(cls) if name.startswith(("before_", "after_"))]
+        _refuse_unknown(cls.__name__, set(meant) - set(NAMES))
+        check_overrides(cls, Hooks, NAMES)
 
     def before_model(self, messages: list[Message], ctx: Context) -> Any:
         """Return the messages that the model reads this time; ``messages`` are a copy."""
@@ -70,7 +87,7 @@ class Hooks:
 
     def describe(self) -> dict[str, Any]:
         """Return what is hooked; part of an agent's fingerprint."""
-        return {name: function.__qualname__ for name, function in self.functions()}
+        return {name: place_of(function) for name, function in self.functions()}
 
     def functions(self) -> list[tuple[str, Function]]:
         """Return the hooks that do something, by name."""
@@ -92,7 +109,25 @@ def hooks_of(owner: str, given: Any) -> tuple[Hooks, ...]:
                 f"{owner}.Meta.hooks holds {each!r}, which is not a Hooks. Subclass Hooks, or "
                 f"give it functions, such as Hooks(before_tool=function)."
             )
+        for name, function in each.functions():
+            check_hook(type(each).__name__, name, function)
     return made
+
+
+def check_hook(owner: str, name: str, function: Any) -> None:
+    """Raise Misconfigured unless a hook can be called as it will be."""
+    if not callable(function):
+        raise Misconfigured(f"{owner}: {name} must be a function, not {function!r:.100}.")
+    if not takes(function, TAKEN[name].count(",") + 1):
+        raise Misconfigured(f"{owner}: {name} must take {TAKEN[name]}.")
+
+
+def _refuse_unknown(owner: str, names: Iterable[str]) -> None:
+    for name in names:
+        raise Misconfigured(
+            f"{owner} has no hook {name!r}.{did_you_mean(name, NAMES)} "
+            f"Hooks are: {', '.join(NAMES)}."
+        )
 
 
 @dataclass(slots=True)

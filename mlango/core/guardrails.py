@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from mlango.core.context import Context
 from mlango.core.controls import Halt
 from mlango.core.journal import Entry
+from mlango.core.overrides import check_overrides
 from mlango.core.threads import in_thread
 from mlango.core.values import clean
 from mlango.exceptions import Misconfigured, did_you_mean
@@ -94,6 +95,7 @@ class Guardrail:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        check_overrides(cls, Guardrail, METHODS.values())
         cls.name = vars(cls).get("name") or cls.__name__
         cls.on = kinds(cls.__name__, cls.on)
 

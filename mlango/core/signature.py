@@ -114,6 +114,12 @@ def name_of(fn: Any) -> str:
     return getattr(fn, "__name__", None) or type(fn).__name__
 
 
+def place_of(fn: Any) -> str:
+    """Return where in its module a function is defined, such as ``Desk.check``."""
+    plain = target(fn)
+    return str(getattr(plain, "__qualname__", type(plain).__qualname__))
+
+
 def _is_callable_object(fn: Any) -> bool:
     return inspect.isfunction(getattr(type(fn), "__call__", None))  # noqa: B004
 

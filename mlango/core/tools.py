@@ -23,13 +23,14 @@ from mlango.core.numbers import is_seconds
 from mlango.core.policy import is_permission
 from mlango.core.results import ToolResult, render
 from mlango.core.schema import Parameters
-from mlango.core.signature import in_class_body, kind_of, name_of, read, target
+from mlango.core.signature import in_class_body, kind_of, name_of, place_of, read, target
 from mlango.core.values import clean, dumps, truncate
 from mlango.exceptions import Misconfigured, ToolDefinitionError, did_you_mean
 
 __all__ = ["Tool", "ToolResult", "ToolSchemas", "Toolbox", "Toolset", "render", "tool"]
 
-EFFECTS = ("read", "idempotent", "transactional", "once")
+TRANSACTIONAL = "transactional"
+EFFECTS = ("read", "idempotent", TRANSACTIONAL, "once")
 REPEATABLE = ("read", "idempotent")
 OVERFLOWS = ("truncate", "error")
 MAX_LISTED = 50
@@ -83,6 +84,11 @@ class Tool:
             made = Parameters.from_schema(self.parameters, signature, strict=self.strict)
             _set(self, "parameters", made)
         _set(self, "kind", kind_of(self.fn))
+        if self.effect == TRANSACTIONAL and self.atomic is False:
+            raise ToolDefinitionError(
+                f"The tool {self.name!r} cannot be transactional with atomic=False: only its "
+                f"transaction undoes it. Leave atomic out, or say effect='once'."
+            )
         if self.is_transactional and self.is_async:
             raise ToolDefinitionError(
                 f"The tool {self.name!r} cannot be atomic: it is async, and a transaction belongs "
@@ -124,13 +130,12 @@ class Tool:
     @property
     def is_transactional(self) -> bool:
         """Whether each call runs in a transaction, which also writes it down."""
-        return self.effect == "transactional" if self.atomic is None else self.atomic
+        return self.effect == TRANSACTIONAL if self.atomic is None else self.atomic
 
     @property
     def source(self) -> str:
         """Where the function is defined, such as ``shop.agents.find_order``."""
-        plain = target(self.fn)
-        return f"{plain.__module__}.{getattr(plain, '__qualname__', type(plain).__qualname__)}"
+        return f"{target(self.fn).__module__}.{place_of(self.fn)}"
 
     def __hash__(self) -> int:
         return hash((self.name, self.description))
@@ -352,6 +357,20 @@ class Toolset:
         return tool(forward, name=name, description=description, parameters=parameters, **options)
 
 
+def what_to_write(item: Any) -> str:
+    """Return what stands in a list of tools in the place of what is none."""
+    kind = item if isinstance(item, type) else type(item)
+    if hasattr(item, "as_tool"):
+        return f"Write {kind.__name__}.as_tool(), or name the agent in Meta.subagents."
+    if isinstance(item, str):
+        return "Write the tool itself, not its name."
+    if issubclass(kind, Toolset):
+        return f"Write {kind.__name__}()."
+    if inspect.isroutine(item):
+        return "Decorate the function with @tool."
+    return "Tools are functions and methods with @tool above them, and toolsets."
+
+
 class ToolSchemas(list[dict[str, Any]]):
     """The schemas of several tools, as a request holds them. Do not change it."""
 
@@ -400,7 +419,7 @@ class Toolbox:
 
     def _add(self, new: Tool) -> None:
         if not isinstance(new, Tool):
-            raise Misconfigured(f"{new!r} is not a tool. Decorate the function with @tool.")
+            raise Misconfigured(f"{new!r:.100} is not a tool. {what_to_write(new)}")
         if new.method is not None:
             raise Misconfigured(
                 f"The tool {new.source!r} is a method and needs its instance. An agent finds "

@@ -4,7 +4,7 @@ import pytest
 
 from mlango.agents import Agent, Approval, BufferMemory, NullMemory, fields, tool
 from mlango.agents.providers import ScriptedProvider, ToolCall
-from mlango.exceptions import Misconfigured, Misused, ToolDefinitionError, UnknownAgent
+from mlango.exceptions import Misconfigured, Misused, RunError, ToolDefinitionError, UnknownAgent
 from mlango.models import Session
 from mlango.runtime.registry import Registry
 
@@ -52,6 +52,64 @@ def test_an_unknown_option_lists_the_known_ones_and_suggests_one():
                 modle = "x"
 
     assert "Options are: abstract, app_label" in str(error.value)
+
+
+class Billing(Agent):
+    class Meta:
+        abstract = True
+
+
+@pytest.mark.parametrize("listed", [Billing, Billing()])
+def test_an_agent_among_tools_is_refused_with_what_to_write(listed):
+    words = r"is not a tool\. Write Billing\.as_tool\(\), or name the agent in Meta\.subagents\."
+    with pytest.raises(Misconfigured, match=rf"Wrong\.Meta\.tools holds .* {words}"):
+        type("Wrong", (Agent,), {"Meta": type("Meta", (), {"tools": [listed]})})
+
+    class Late(Billing):
+        class Meta:
+            abstract = True
+            tracing = False
+
+        def get_tools(self):
+            return [listed]
+
+    with pytest.raises(RunError, match=words):
+        Late().run("hi", provider="echo")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("get_sytem", lambda self: "x", r"get_sytem\(\) overrides nothing.* 'get_system'\?"),
+        ("get_tool", lambda self: [], r"never called\. Did you mean 'get_tools'\?"),
+        ("transform_contxt", staticmethod(len), "Did you mean 'transform_context'"),
+        ("meta", type("meta", (), {}), r"Wrong\.meta is not read\. Did you mean 'class Meta'"),
+        ("model", "openai/x", r"Wrong\.model stands outside of class Meta"),
+        ("instructions", "Be kind.", r"Wrong\.instructions stands outside of class Meta"),
+    ],
+)
+def test_what_nothing_would_read_is_refused_when_the_class_is_made(name, value, words):
+    with pytest.raises(Misconfigured, match=words):
+        type("Wrong", (Agent,), {name: value})
+
+
+def test_names_of_ones_own_may_be_like_those_of_an_agent():
+    class Own(Billing):
+        model = fields.CharField(default="x")
+
+        class Meta:
+            abstract = True
+
+        def description(self):
+            return self._get_system()
+
+        def _get_system(self):
+            return self.model
+
+        def get_orders(self):
+            return []
+
+    assert Own().description() == "x"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import inspect
 import json
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -831,10 +832,23 @@ def test_a_bound_tool_twice_is_one_tool():
         Toolbox([agent.lookup, Agent().lookup])
 
 
-@pytest.mark.parametrize("thing", [plain, "add", None])
-def test_what_is_not_a_tool_is_refused(thing):
-    with pytest.raises(Misconfigured, match=r"is not a tool\. Decorate the function with @tool"):
+@pytest.mark.parametrize(
+    ("thing", "words"),
+    [
+        (plain, "Decorate the function with @tool."),
+        ("add", "Write the tool itself, not its name."),
+        (Toolset, "Write Toolset()."),
+        (None, "Tools are functions and methods with @tool above them, and toolsets."),
+    ],
+)
+def test_what_is_not_a_tool_is_refused_with_what_to_write(thing, words):
+    with pytest.raises(Misconfigured, match=f"is not a tool. {re.escape(words)}"):
         Toolbox([thing])
+
+
+def test_a_transactional_tool_needs_its_transaction():
+    with pytest.raises(ToolDefinitionError, match="'plain' cannot be transactional with atomic="):
+        tool(plain, effect="transactional", atomic=False)
 
 
 def test_a_method_without_its_instance_is_refused():

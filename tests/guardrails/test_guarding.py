@@ -673,6 +673,19 @@ def test_guardrails_are_inherited_and_make_another_fingerprint():
     assert Other._meta.fingerprint() != Base._meta.fingerprint()
 
 
+def test_a_misspelt_check_is_refused_when_its_class_is_made():
+    with pytest.raises(
+        Misconfigured, match=r"check_outpt\(\) overrides nothing.*'check_output'\?"
+    ):
+
+        class Watch(Guardrail):
+            def check_input(self, text, ctx):
+                return None
+
+            def check_outpt(self, text, ctx):
+                return NO
+
+
 def test_a_guardrail_that_checks_nothing_is_refused():
     class Idle(Guardrail):
         pass

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from functools import partial
 from itertools import chain, repeat
 
 import pytest
@@ -284,6 +285,65 @@ async def test_a_stream_goes_on_word_by_word_under_hooks():
     stream = desk(Hooks(after_model=lambda completion, ctx: None)).astream("hi", provider=provider)
     texts = [event.text async for event in stream if isinstance(event, TextChunk)]
     assert texts == ["one ", "two ", "three"]
+
+
+class Noting:
+    """A hook that is an object, and does its work in an async method."""
+
+    async def __call__(self, name, arguments, ctx):
+        called.append(name)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "hook", [partial(lambda to, name, arguments, ctx: to.append(name), called), Noting()]
+)
+def test_a_hook_may_be_any_callable_and_the_run_keeps_its_trace(hook):
+    agent = desk(Hooks(before_tool=hook), tracing=True)
+
+    ran = agent.run("hi", provider=ScriptedProvider([call("order", number=1), "ok"]))
+
+    assert called == ["order", 1]
+    assert ran.trace.fingerprint == agent._meta.fingerprint()
+
+
+@pytest.mark.parametrize("name", ["before_tol", "before_call", "after_run", "beforetool"])
+def test_a_misspelt_hook_is_refused_when_it_is_declared(name):
+    hint = r"(has no hook|overrides nothing).* Did you mean '(before|after)_(tool|run)'\?"
+    with pytest.raises(Misconfigured, match=hint):
+        type("Watch", (Hooks,), {name: lambda self, name, arguments, ctx: None})
+    with pytest.raises(Misconfigured, match=r"Hooks\(\) has no hook .* Hooks are: before_model"):
+        Hooks(**{name: lambda *args: None})
+
+
+def test_hooks_may_have_other_methods():
+    class Watch(Hooks):
+        def before_tool(self, name, arguments, ctx):
+            self.note(name)
+
+        def note(self, name):
+            called.append(name)
+
+    run(Watch(), call("order", number=1), "ok")
+    assert called == ["order", 1]
+
+
+@pytest.mark.parametrize(
+    ("hook", "words"),
+    [
+        ("log", "before_tool must be a function, not 'log'"),
+        (lambda name, arguments: None, r"before_tool must take \(name, arguments, ctx\)"),
+    ],
+)
+def test_a_hook_that_cannot_be_called_is_refused_when_it_is_declared(hook, words):
+    with pytest.raises(Misconfigured, match=words):
+        Hooks(before_tool=hook)
+
+    def method(self, name, arguments):
+        """Take one argument too few."""
+
+    with pytest.raises(Misconfigured, match=r"Short: before_tool must take"):
+        desk(type("Short", (Hooks,), {"before_tool": method}))
 
 
 def test_what_hooks_changed_is_what_a_rule_looks_at():

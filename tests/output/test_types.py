@@ -226,6 +226,15 @@ def test_a_type_that_is_no_json_is_refused_when_the_class_is_made():
         agent(Town, output_retries=-1)
 
 
+NONSENSE = [print, lambda text: text, "json", {"a": int}, [str], tool(lambda a: a, name="a")]
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE)
+def test_what_is_no_type_is_refused(nonsense):
+    with pytest.raises(Misconfigured, match=r"Meta\.output must be a type, such as .*, not "):
+        agent(nonsense)
+
+
 def test_an_own_tool_may_not_have_the_name_of_the_answer():
     @tool
     def final_answer(text: str) -> str:
