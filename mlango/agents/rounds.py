@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mlango.durable")
 
 OVERDUE = timedelta(seconds=5)  # what a bell that was heard takes at most to be answered
+SPREAD = 0.5  # seconds over which the rounds of many workers are spread
 MANY = 200  # runs of a queue to ring for in one round
 
 
@@ -100,12 +102,26 @@ def _enqueue(agent: type[Agent], schedule: Cron, firing: Firing) -> None:
 
 
 def ring_for_overdue() -> int:
-    """Ring again for runs that are due and that nobody came for; return how many there were."""
+    """Ring for runs that were left, and again for those that nobody came for; return how many."""
     rows = DurableRun.objects.using(database.alias())
-    runs = [run for queue in rows.queues() for run in rows.due(queue, MANY, late=OVERDUE)]
-    for run in runs:
+    late = [run for queue in rows.queues() for run in rows.due(queue, MANY, late=OVERDUE)]
+    runs = {run.pk: run for run in (*rows.left(MANY), *late)}
+    for run in runs.values():
         ring(run)
     return len(runs)
+
+
+def until_next_round() -> float:
+    """Return how many seconds to rest: until a lease may be over, or half of one.
+
+    A process that lives renews its leases before that.
+    """
+    lapse = DurableRun.objects.using(database.alias()).next_lapse()
+    return _half_a_lease() if lapse is None else min(lapse, _half_a_lease())
+
+
+def _half_a_lease() -> float:
+    return float(settings.LEASE_SECONDS) / 2
 
 
 class Rounds(threading.Thread):
@@ -116,12 +132,21 @@ class Rounds(threading.Thread):
         self._ended = threading.Event()
 
     def run(self) -> None:
-        while not self._ended.wait(settings.LEASE_SECONDS / 2):
-            try:
-                ring_for_overdue()
-                go_round_alone()
-            except (DatabaseError, InterfaceError) as error:
-                logger.warning("The database cannot be asked: %s", type(error).__name__)
+        rest = 0.0
+        while not self._ended.wait(rest):
+            rest = self._go_round() + random.uniform(0, SPREAD)
+
+    def _go_round(self) -> float:
+        """Return how many seconds to rest."""
+        try:
+            ring_for_overdue()
+            go_round()
+            return until_next_round()
+        except (DatabaseError, InterfaceError) as error:
+            logger.warning("The database cannot be asked: %s", type(error).__name__)
+            return _half_a_lease()
+        finally:
+            connections.close_all()
 
     def stop(self) -> None:
         """End after the round that goes on."""

@@ -46,6 +46,19 @@ class DurableRunQuerySet(OwnedQuerySet["DurableRun"]):
                 break
         return found
 
+    def left(self, count: int) -> list[DurableRun]:
+        """Return up to ``count`` runs that a process held and let lapse, the oldest first."""
+        return list(self._leased().filter(due_at__lte=Now())[:count])
+
+    def next_lapse(self) -> float | None:
+        """Return in how many seconds the first lease is over; None if nothing is held."""
+        ends_in = self._leased().filter(due_at__gt=Now()).annotate(ends_in=F("due_at") - Now())
+        first = ends_in.values_list("ends_in", flat=True).first()
+        return None if first is None else first.total_seconds()
+
+    def _leased(self) -> DurableRunQuerySet:
+        return self.exclude(worker="").order_by("due_at")
+
     def _priorities(self, queue: str) -> Iterator[int]:
         """Yield the priorities of what is to be done in a queue, the highest first."""
         rows = self.filter(queue=queue, due_at__isnull=False).order_by("-priority")
@@ -200,7 +213,8 @@ class DurableRun(models.Model):
                 fields=["queue", "-priority", "due_at"],
                 condition=Q(due_at__isnull=False),
                 name="mlango_durable_due",
-            )
+            ),
+            models.Index(fields=["due_at"], condition=~Q(worker=""), name="mlango_durable_lease"),
         ]
 
     def __str__(self) -> str:

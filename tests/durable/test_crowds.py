@@ -6,7 +6,7 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from mlango.agents.rounds import ring_for_overdue
+from mlango.agents.rounds import ring_for_overdue, until_next_round
 from mlango.models import Approval, DurableRun, Event, Instruction, Trace
 from mlango.runtime.following import Reader
 from mlango.runtime.sweep import sweep
@@ -22,29 +22,29 @@ UUIDS = [f"{n:032x}" for n in range(CROWD)]
 ONE, SOME = UUIDS[777], UUIDS[700:710]
 CROWDED = {model._meta.db_table for model in (Trace, DurableRun, Event)}
 
-# What the runs wait for: the status of each, and in how long it is due.
+# What the runs wait for: the status of each, in how long it is due, and who has it.
 CROWDS = {
-    "a worker": ("queued", -MINUTE),
-    "their time": ("queued", timedelta(days=1)),
-    "a decision": ("waiting", None),
+    "a worker": ("queued", -MINUTE, ""),
+    "their time": ("queued", timedelta(days=1), ""),
+    "a decision": ("waiting", None, ""),
+    "their process": ("running", MINUTE, "w9"),
 }
 
 
 @pytest.fixture(scope="module", params=CROWDS)
 def crowd(request, django_db_setup, django_db_blocker):
     """Ten thousand runs that wait for one thing, with their rows."""
-    status, due_in = CROWDS[request.param]
     with django_db_blocker.unblock(), connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("VACUUM")  # what is left of the last one
         with transaction.atomic():
-            gather(status, due_in)
+            gather(*CROWDS[request.param])
             cursor.execute("ANALYZE")
             yield request.param
             transaction.set_rollback(True)
 
 
-def gather(status, due_in):
+def gather(status, due_in, worker):
     agent, now = Clerk._meta.label, timezone.now()
     due_at = None if due_in is None else now + due_in
     Trace.objects.bulk_create(
@@ -58,6 +58,7 @@ def gather(status, due_in):
             queue=("default", "slow")[n % 2],
             priority=n % 3,
             due_at=due_at,
+            worker=worker,
         )
         for n, uuid in enumerate(UUIDS)
     )
@@ -94,6 +95,7 @@ LOOKS = {
     "a worker of another queue claims": lambda: RUNS.claim_due("other", "w2", SECONDS, 10),
     "a message comes": lambda: RUNS.claim(ONE, "w2", SECONDS),
     "a round rings": ring_for_overdue,
+    "a round rests": until_next_round,
     "a round sweeps": lambda: sweep("default"),
     "leases are renewed": lambda: RUNS.mine("w1", SOME, SECONDS),
     "a run writes": lambda: RUNS.held(ONE, 1).update(progress=1),

@@ -8,7 +8,7 @@ import pytest
 
 from mlango.agents import Agent, Cron, rounds
 from mlango.agents.queues import Queue
-from mlango.agents.rounds import Clock, Rounds, go_round, ring_for_overdue
+from mlango.agents.rounds import Clock, Rounds, go_round, ring_for_overdue, until_next_round
 from mlango.agents.worker import Worker
 from mlango.clock import Now
 from mlango.models import DurableRun, Trace
@@ -148,6 +148,42 @@ def test_it_is_rung_again_for_what_nobody_came_for(settings):
     assert ring_for_overdue() == 1
 
     assert Heard.rung == [Trace.objects.get().pk]
+
+
+def held(seconds):
+    """Have a process hold a run, by a lease that ends in so many seconds."""
+    trace = morning(cron())().enqueue("Good morning.")
+    DurableRun.objects.claim(trace.pk, "w1", 30)
+    DurableRun.objects.update(due_at=Now() + timedelta(seconds=seconds))
+    return trace
+
+
+def test_what_a_process_left_is_rung_as_soon_as_its_lease_is_over(settings):
+    settings.MLANGO = {"QUEUE": f"{__name__}.Heard"}
+    trace = held(1000)
+    Heard.rung.clear()
+
+    assert ring_for_overdue() == 0
+    DurableRun.objects.update(due_at=Now())
+    assert ring_for_overdue() == 1
+
+    assert Heard.rung == [trace.pk]
+
+
+def test_rounds_rest_until_a_lease_may_be_over():
+    assert until_next_round() == 15
+    held(1000)
+    assert until_next_round() == 15
+
+    held(14)
+
+    assert 0 < until_next_round() <= 14
+
+
+def test_rounds_rest_no_less_for_what_was_left_already():
+    held(-1)
+
+    assert until_next_round() == 15
 
 
 def test_rounds_end_when_they_are_told_to():
