@@ -7,6 +7,7 @@ kept once it was read and checked, until the settings change.
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -15,6 +16,7 @@ from django.core.signals import setting_changed
 from mlango.exceptions import Misconfigured, did_you_mean
 
 MIB = 1024 * 1024
+SECRETS = "secrets"  # what REDACT calls keys and passwords
 
 DEFAULTS: dict[str, Any] = {
     # Models
@@ -63,6 +65,7 @@ DEFAULTS: dict[str, Any] = {
     "TRACING": True,
     "TRACE_WRITES": "behind",
     "CAPTURE_CONTENT": True,
+    "REDACT": [SECRETS],
     "RETENTION": None,
     "LEASE_SECONDS": 30,
     "SESSION_WAIT": 30.0,
@@ -228,6 +231,8 @@ def problem_with(key: str, value: Any) -> str:
         if not isinstance(value, list | tuple):
             # Not the value, which may be a secret that was not put into a list.
             return f"MLANGO[{key!r}] must be a list, not a {type(value).__name__}."
+        if key == "REDACT":
+            return next(filter(None, map(_problem_with_pattern, value)), "")
     elif key in BOUNDS:
         if value is not None and not (_is_number(key, value) and value > 0):
             want = "a number above 0, or None for no bound"
@@ -236,6 +241,24 @@ def problem_with(key: str, value: Any) -> str:
     elif key in AMOUNTS:
         want = "" if _is_number(key, value) and value >= 0 else "a number from 0"
     return f"MLANGO[{key!r}] must be {want}, not {value!r}." if want else ""
+
+
+def _problem_with_pattern(item: Any) -> str:
+    """Return what is wrong with an item of REDACT, or an empty string."""
+    head = f"MLANGO['REDACT'] holds {item!r}"
+    if item == SECRETS:
+        return ""
+    if isinstance(item, str) and item.isalpha():  # rather a misspelt name than a pattern
+        return f"{head}; write {SECRETS!r}, or a regular expression such as r'\\b{item}\\b'."
+    try:
+        matches_nothing = re.compile(item).search("")
+    except (TypeError, ValueError, re.error) as error:
+        return f"{head}, which is no regular expression: {error}."
+    if matches_nothing:
+        return (
+            f"{head}, which finds the empty text everywhere; have it match one character or more."
+        )
+    return ""
 
 
 def _is_number(key: str, value: Any) -> bool:

@@ -23,6 +23,7 @@ from mlango.core.threads import in_thread
 from mlango.core.tools import tool
 from mlango.core.values import dumps
 from mlango.exceptions import ToolError
+from mlango.runtime.redaction import redact_json
 
 if TYPE_CHECKING:
     from mlango.core.calls import Job
@@ -247,7 +248,7 @@ def create(
         agent=run.label[:200],
         tool=job.call.name,
         tool_digest=digest_of(job.tool) if job.tool else "",
-        arguments_json=dumps(shown),
+        arguments_json=redact_json(dumps(shown)),
         arguments_hash=_digest(shown),
         owner_key=owner_key(run.user),
         expires_at=timezone.now() + expires if expires else None,

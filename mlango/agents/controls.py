@@ -22,8 +22,12 @@ from mlango.core.guarding import Guarding
 from mlango.core.limits import Limiting
 from mlango.core.memory import SessionKey
 from mlango.core.threads import in_thread
+from mlango.core.values import dumps
+from mlango.exceptions import ToolError
+from mlango.runtime.redaction import REDACTED
 
 if TYPE_CHECKING:
+    from mlango.core.calls import Job
     from mlango.core.run import Run
 
 
@@ -56,7 +60,7 @@ def controls_for(run: Run, given: dict[str, Any], key: SessionKey | None) -> Con
     if meta.guardrails:
         controls.append(Guarding(meta.guardrails))
     if run.is_resumed:  # before an approval is taken, which serves one call
-        controls.append(SignedIn())
+        controls += [Unredacted(), SignedIn()]
     if run.toolbox or run.is_resumed:
         controls.append(SigningIn())
     # What was asked before the run waited is decided, whatever the agent says now.
@@ -81,6 +85,24 @@ class Buffering(Control):
 
     def holds(self, run: Run) -> bool:
         return True
+
+
+class Unredacted(Control):
+    """Refuses a call whose arguments the rows do not hold any more, as secrets were in them."""
+
+    def __init__(self) -> None:
+        self.from_rows: set[str] = set()
+
+    async def begin(self, run: Run) -> None:
+        self.from_rows = set(run.orderings)
+
+    async def before_call(self, run: Run, job: Job, arguments: dict[str, Any]) -> dict[str, Any]:
+        if job.call.id in self.from_rows and REDACTED in dumps(job.call.arguments):
+            raise ToolError(
+                "The call was not made: a secret in its arguments was not written down when the "
+                "run stopped. Make the call anew if it is still wanted."
+            )
+        return arguments
 
 
 class Permitted(Control):

@@ -14,6 +14,7 @@ from mlango.core.run import FAILED, WAITING
 from mlango.core.tools import REPEATABLE, Tool
 from mlango.core.values import dumps, parse_json
 from mlango.exceptions import RunError, ToolError
+from mlango.runtime.redaction import redact_json
 
 if TYPE_CHECKING:
     from mlango.core.calls import Job
@@ -217,7 +218,7 @@ def _ask(run: Run, kind: str, *, arguments: dict[str, Any], **fields: Any) -> Ap
         trace_id=run.uuid,
         kind=kind,
         agent=run.label[:200],
-        arguments_json=dumps(arguments),
+        arguments_json=redact_json(dumps(arguments)),
         owner_key=owner_key(run.user),
         **{"arguments_hash": digest(arguments), **fields},
     )

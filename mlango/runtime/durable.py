@@ -25,6 +25,7 @@ from mlango.models import Approval, Attempt, DurableRun, Instruction, Trace
 from mlango.runtime import database
 from mlango.runtime.leases import Lease, keeper, worker_name
 from mlango.runtime.outgoing import Outgoing
+from mlango.runtime.redaction import redact_json
 from mlango.runtime.rows import END_COLUMNS, end_values, moment, span_values, trace_of
 from mlango.runtime.statements import Values
 from mlango.runtime.writer import writer
@@ -188,7 +189,7 @@ class DurableJournal(Journal):
         if self.shares_transactions:
             result = (entry.output, bool(entry.error_type), entry.attributes.get("details"))
             self.lease.hold()
-            self._attempts(entry.ordering).update(result_json=dumps(result))
+            self._attempts(entry.ordering).update(result_json=redact_json(dumps(result)))
         return False
 
     @property

@@ -21,6 +21,7 @@ from mlango.core.run import Run
 from mlango.core.usage import Usage
 from mlango.core.values import clean, dumps, encode, parse_json, truncate
 from mlango.models import Event, Span, Trace
+from mlango.runtime.redaction import redact, redact_json
 from mlango.runtime.statements import Insert, Notifying, Update, Values
 
 MAX_PREVIEW = 10_000  # characters of the message in Trace.input
@@ -58,9 +59,9 @@ def trace_of(run: Run) -> Trace:
         provider=_short(getattr(run.provider, "name", ""), 100),
         model=_short(run.model, 200),
         fingerprint=_fingerprint(run.agent),
-        input=truncate(said, MAX_PREVIEW),
-        opening_json=dumps(_opening(run)) if run.capture_content else "",
-        metadata_json=dumps(run.metadata) if run.metadata else "",
+        input=truncate(redact(said), MAX_PREVIEW),
+        opening_json=redact_json(dumps(_opening(run))) if run.capture_content else "",
+        metadata_json=redact_json(dumps(run.metadata)) if run.metadata else "",
         started_at=moment(run.started_at),
     )
 
@@ -103,7 +104,7 @@ def span_values(run: Run, entry: Entry, parent: int | None) -> Values:
         clean(entry.tool_call_id),
         _input_json(entry) if shown or entry.kind == LLM else "",
         _json(entry.output) if shown and entry.output is not None else "",
-        clean(entry.error) if shown else "",
+        redact(clean(entry.error)) if shown and entry.error else "",
         entry.error_type[:100],
         *(_counts(entry.usage) if entry.usage else NO_COUNTS),
         entry.cost if entry.cost is None else min(entry.cost, MAX_COST),
@@ -143,8 +144,8 @@ def end_values(run: Run, ended_at: float, spans: int, errors: int) -> Values:
     return (
         run.status,
         run.stop_reason[:50],
-        clean(run.text) if run.capture_content else "",
-        clean(run.error),
+        redact(clean(run.text)) if run.capture_content else "",
+        redact(clean(run.error)),
         _short(getattr(run.provider, "name", ""), 100),
         _short(run.model, 200),
         run.step,
@@ -161,7 +162,7 @@ def event_values(run: Run, row: Joined) -> Values:
     """Return the row of events, in the order of EVENT_COLUMNS."""
     first, cursor = row.events[0], row.cursor
     at = moment(first.at)
-    return (run.uuid, *cursor, len(row.events), first.kind, at, clean(row.encode()))
+    return (run.uuid, *cursor, len(row.events), first.kind, at, redact_json(clean(row.encode())))
 
 
 EVENT_COLUMNS = ("trace_id", "seq", "part", "count", "kind", "at", "data_json")
@@ -212,7 +213,7 @@ def _input_json(entry: Entry) -> str:
         return ""
     if entry.kind == LLM and isinstance(value, dict):
         value = {key: HIDDEN if _is_secret(key) else item for key, item in value.items()}
-    return _arguments_json(value) if isinstance(value, str) else _json(value)
+    return redact_json(_arguments_json(value)) if isinstance(value, str) else _json(value)
 
 
 @lru_cache(maxsize=256)
@@ -255,8 +256,8 @@ def _json(value: Any) -> str:
     try:
         text = clean(encode(value))
     except (TypeError, ValueError, RecursionError):
-        return dumps(value)
-    return dumps(value) if NUL in text else text
+        return redact_json(dumps(value))
+    return redact_json(dumps(value) if NUL in text else text)
 
 
 def _attributes_json(entry: Entry, shown: bool) -> str:

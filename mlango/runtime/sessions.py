@@ -29,6 +29,7 @@ from mlango.core.watch import Interrupted
 from mlango.exceptions import SessionBusy
 from mlango.models import Session
 from mlango.runtime import database
+from mlango.runtime.redaction import redact
 from mlango.runtime.writer import writer
 
 logger = logging.getLogger("mlango.traces")
@@ -249,4 +250,4 @@ class SessionTurn:
 
 def _title(run: Run) -> str:
     """Return what a session is called that begins with a run, as far as it may be told."""
-    return said_text(run.heard)[:MAX_TITLE] if run.capture_content else ""
+    return redact(said_text(run.heard))[:MAX_TITLE] if run.capture_content else ""

@@ -11,8 +11,8 @@ from mlango.agents.guardrails.text import (
     action_of,
     replacement_of,
 )
-from mlango.agents.providers.secrets import Scrubber
 from mlango.core.guardrails import INPUT, OUTPUT, Block, Rewrite
+from mlango.runtime.redaction import Redactor
 
 REASON = "A secret, such as a key or a password."
 
@@ -34,7 +34,7 @@ class SecretScan(TextGuardrail):
         self.replacement = replacement_of("SecretScan", replacement)
 
     def check_text(self, text: str) -> Verdict:
-        rewritten = Scrubber().text(text, self.replacement)
+        rewritten = Redactor().text(text, self.replacement)
         if rewritten == text:
             return None
         if self.action == BLOCK:

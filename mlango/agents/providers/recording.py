@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mlango.agents.providers.cassette import HEAD, Cassette, written_completion, written_piece
 from mlango.agents.providers.registry import get_provider
 from mlango.agents.providers.requests import Asked, Listener
-from mlango.agents.providers.secrets import Scrubber
+from mlango.agents.providers.scrubbing import Scrubber
 from mlango.agents.providers.turns import words
 from mlango.core.provider import Completion, Delta, Provider, ToolCallDelta
 from mlango.core.values import clean_json

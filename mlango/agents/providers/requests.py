@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlango.agents.providers.fingerprint import Conversation, canonical
-from mlango.agents.providers.secrets import Scrubber
+from mlango.agents.providers.scrubbing import Scrubber
 from mlango.core.messages import text_of
 from mlango.core.provider import Message
 from mlango.core.values import to_json
