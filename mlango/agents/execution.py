@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from django.db import transaction
 
@@ -25,8 +27,11 @@ from mlango.runtime.durable import DurableJournal
 from mlango.runtime.leases import worker_name
 from mlango.runtime.registry import registry
 from mlango.runtime.sync import Call
+from mlango.runtime.writer import writer
 
 logger = logging.getLogger("mlango.durable")
+
+T = TypeVar("T")
 
 LATER = 30.0  # seconds until a run is due again that this process does not know how to do
 
@@ -72,7 +77,7 @@ async def carry_on(
         if _is_deadly(claimed):
             await database.ask(_fail, claimed, crashed(claimed.crashes), CRASH_LOOP)
             return None
-        run = _run_of(claimed, await database.ask(_found, claimed), call)
+        run = _run_of(claimed, await _ask(partial(_found, claimed)), call)
     except UnknownAgent as error:
         logger.warning("The run %s is left to others: %s", claimed.pk, error)
         await database.ask(_leave, claimed)
@@ -90,6 +95,17 @@ async def carry_on(
         async for _ in stream:
             pass
     return stream.run
+
+
+async def _ask(function: Callable[[], T]) -> T:
+    """Call a function in the caller's transaction if he has one, else where a run is saved.
+
+    That connection is open, and a worker that opened another for each run would do little else.
+    """
+    alias = database.alias()
+    if await database.place_of(alias) is not None:
+        return await database.ask(function)
+    return await asyncio.wrap_future(writer.send(alias, function))
 
 
 def _is_deadly(claimed: DurableRun) -> bool:

@@ -37,10 +37,11 @@ class DurableRunQuerySet(OwnedQuerySet["DurableRun"]):
         another transaction has are left out.
         """
         found: list[DurableRun] = []
+        features = connections[self.db].features
         for priority in self._priorities(queue):
             due = self.filter(queue=queue, priority=priority, due_at__lte=Now() - late)
-            if lock and connections[self.db].features.has_select_for_update_skip_locked:
-                due = due.select_for_update(skip_locked=True)
+            if lock and features.has_select_for_update:
+                due = due.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
             found += due.order_by("due_at")[: count - len(found)]
             if len(found) == count:
                 break
@@ -78,8 +79,7 @@ class DurableRunQuerySet(OwnedQuerySet["DurableRun"]):
         """Claim up to ``count`` runs for a worker, with leases of so many seconds."""
         with transaction.atomic(using=self.db):
             due = self.only("pk").due(queue, count, lock=True)
-            claimed = [self.claim(run.pk, worker, seconds) for run in due]
-        return [run for run in claimed if run is not None]
+            return self._claim([run.pk for run in due], worker, seconds) if due else []
 
     def claim(self, pk: str, worker: str, seconds: float) -> DurableRun | None:
         """Claim a run if it is due; return None if it is not, or another process was first.
@@ -87,22 +87,25 @@ class DurableRunQuerySet(OwnedQuerySet["DurableRun"]):
         A run that was held when its lease ended has crashed, at the step that it was at.
         """
         with transaction.atomic(using=self.db):
-            due = self.filter(pk=pk, due_at__lte=Now())
-            seen = due.only("token").first()
-            again = ~Q(worker="") & Q(crashed_at=F("progress"))
-            if seen is None or not due.filter(token=seen.token).update(
-                crashes=Case(
-                    When(again, then=F("crashes") + 1),
-                    When(~Q(worker=""), then=Value(1)),
-                    default=F("crashes"),
-                    output_field=models.PositiveSmallIntegerField(),
-                ),
-                crashed_at=Case(When(~Q(worker=""), then=F("progress")), default=F("crashed_at")),
-                **_held(F("token") + 1, worker, seconds),
-            ):
-                return None
-            Trace.objects.using(self.db).filter(pk=pk).update(status=Trace.Status.RUNNING)
-            return self.get(pk=pk)
+            return next(iter(self._claim([pk], worker, seconds)), None)
+
+    def _claim(self, pks: list[str], worker: str, seconds: float) -> list[DurableRun]:
+        """Claim what is due of some runs; if they are several, this transaction has them."""
+        again = ~Q(worker="") & Q(crashed_at=F("progress"))
+        if not self.filter(pk__in=pks, due_at__lte=Now()).update(
+            crashes=Case(
+                When(again, then=F("crashes") + 1),
+                When(~Q(worker=""), then=Value(1)),
+                default=F("crashes"),
+                output_field=models.PositiveSmallIntegerField(),
+            ),
+            crashed_at=Case(When(~Q(worker=""), then=F("progress")), default=F("crashed_at")),
+            **_held(F("token") + 1, worker, seconds),
+        ):
+            return []
+        Trace.objects.using(self.db).filter(pk__in=pks).update(status=Trace.Status.RUNNING)
+        claimed = self.in_bulk(pks)
+        return [claimed[pk] for pk in pks]
 
     def take(self, pk: str, worker: str, seconds: float) -> DurableRun | None:
         """Claim a run that waits, stopped or failed, for a process that goes on with it."""

@@ -12,7 +12,7 @@ from functools import partial
 from time import time
 from typing import Any, TypeVar
 
-from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
+from django.db import DEFAULT_DB_ALIAS, IntegrityError, connections, transaction
 
 from mlango.conf import settings
 from mlango.core.controls import Leave
@@ -26,7 +26,14 @@ from mlango.runtime import database
 from mlango.runtime.leases import Lease, keeper, worker_name
 from mlango.runtime.outgoing import Outgoing
 from mlango.runtime.redaction import redact_json
-from mlango.runtime.rows import END_COLUMNS, end_values, moment, span_values, trace_of
+from mlango.runtime.rows import (
+    PROGRESS_PLACES,
+    UPDATE_TRACE,
+    end_values,
+    moment,
+    span_values,
+    trace_of,
+)
 from mlango.runtime.statements import Values
 from mlango.runtime.writer import writer
 
@@ -43,7 +50,6 @@ BEGINNING = (
     "opening_json",
     "metadata_json",
 )
-ENDING = ("status", "stop_reason", "error", "ended_at", "uuid")
 BUSY = 5.0  # seconds until a run is due again whose session another one has
 
 
@@ -95,7 +101,8 @@ class DurableJournal(Journal):
 
     @property
     def wants_sync(self) -> bool:
-        return True  # that the step has ended is to be written down, if nothing else
+        # That the step has ended goes along with what comes next.
+        return self._outgoing.has_spans
 
     def go_on(self, spans: int, errors: int, asked: int | None) -> None:
         self._spans, self._errors, self._asked = spans, errors, asked
@@ -152,7 +159,8 @@ class DurableJournal(Journal):
         values = {name: getattr(trace, name) for name in BEGINNING}
         Trace.objects.using(self.lease.alias).filter(pk=run.uuid).update(**values)
         # The message as the controls let it be read is in the trace from here on.
-        durable = self.lease.rows.get(pk=run.uuid)
+        durable = self.claimed
+        assert durable is not None  # as nobody else begins what is in a queue
         durable.request = {**durable.request, "said": None}
         durable.save(using=self.lease.alias, update_fields=["request_json"])
 
@@ -231,10 +239,10 @@ class DurableJournal(Journal):
 
         return await self.lease.do(work, done)
 
-    def _progress(self) -> dict[str, Any]:
+    def _progress(self) -> Values:
         assert self._run is not None
-        values = dict(zip(END_COLUMNS, self._end_values(self._run), strict=True))
-        return {name: value for name, value in values.items() if name not in ENDING}
+        values = self._end_values(self._run)
+        return [values[place] for place in PROGRESS_PLACES]
 
     def _end_values(self, run: Run) -> Values:
         return end_values(run, time(), self._spans, self._errors)
@@ -283,15 +291,13 @@ class DurableJournal(Journal):
         return waits and not run.is_resumed and run.step == 0
 
     async def _end(self, run: Run) -> None:
-        values = dict(zip(END_COLUMNS, self._end_values(run), strict=True))
-        if run.status == QUEUED:
-            values["ended_at"] = None
-        del values["uuid"]
+        *values, ended_at, uuid = self._end_values(run)
+        values += [None if run.status == QUEUED else ended_at, uuid]
         await self._commit(then=partial(self._finish, run, values))
 
-    def _finish(self, run: Run, values: dict[str, Any]) -> None:
+    def _finish(self, run: Run, values: Values) -> None:
         lease = self.lease
-        self._trace().update(**values)
+        UPDATE_TRACE.execute(connections[lease.alias], [values])
         if self._lead is not None:
             return
         if run.status == QUEUED:

@@ -13,7 +13,6 @@ import os
 import random
 import socket
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from functools import lru_cache, partial
 from time import monotonic
 from typing import Any, TypeVar
@@ -21,15 +20,14 @@ from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from django.db import DatabaseError, IntegrityError, InterfaceError, transaction
-from django.db.models import F
 
-from mlango.clock import Now
 from mlango.conf import settings
 from mlango.core.controls import Leave
 from mlango.core.provider import Message
 from mlango.core.run import LOST, RUNNING, Run
 from mlango.models import DurableRun, Instruction
 from mlango.runtime import database
+from mlango.runtime.hold import hold
 from mlango.runtime.writer import may_pass, writer
 
 logger = logging.getLogger("mlango.durable")
@@ -117,9 +115,7 @@ class Lease:
 
     def hold(self, done: int = 0) -> None:
         """Touch the run's row, so that this transaction holds it. Raise Fenced if it is gone."""
-        until = Now() + timedelta(seconds=self.seconds)
-        held = self.rows.held(self.uuid, self.token)
-        if not held.update(due_at=until, progress=F("progress") + done):
+        if not hold(self.alias, self.uuid, self.token, self.seconds, done):
             self.is_lost = True
             logger.warning("%s This one is fenced.", Fenced(self.uuid))
             raise Fenced(self.uuid)

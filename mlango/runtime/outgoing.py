@@ -16,8 +16,14 @@ from django.db import connections
 from mlango.core.events import Event as Fact
 from mlango.core.log import EventLog, Joined, Log
 from mlango.core.run import Run
-from mlango.models import Attempt, Event, Instruction, Span, Trace
-from mlango.runtime.rows import INSERT_EVENT, INSERT_SPAN, SPAN_COLUMNS, event_values
+from mlango.models import Attempt, Event, Instruction, Span
+from mlango.runtime.rows import (
+    INSERT_EVENT,
+    INSERT_SPAN,
+    SPAN_COLUMNS,
+    UPDATE_PROGRESS,
+    event_values,
+)
 from mlango.runtime.statements import Insert, Values
 
 EVENTS_WAIT = 0.25  # seconds that events wait for a transaction before they have their own
@@ -25,17 +31,17 @@ ATTEMPT_COLUMNS = [f.attname for f in Attempt._meta.concrete_fields if not f.pri
 INSERT_ATTEMPT = Insert(Attempt, ATTEMPT_COLUMNS, rank=1)
 TRACE_AT, ORDERING_AT = SPAN_COLUMNS.index("trace_id"), SPAN_COLUMNS.index("ordering")
 
-Progress = Callable[[], dict[str, Any]]
+Progress = Callable[[], Values]
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What one transaction writes. ``progress`` are the values of traces, by their uuid."""
+    """What one transaction writes. ``progress`` says how traces stand, their uuid last."""
 
     spans: list[Values]
     events: list[Values]
     attempts: list[Values]
-    progress: dict[str, dict[str, Any]]
+    progress: list[Values]
     heard: list[int]  # the keys of instructions
 
     def write(self, alias: str) -> None:
@@ -45,17 +51,16 @@ class Rows:
             (INSERT_SPAN, self.spans),
             (INSERT_ATTEMPT, self.attempts),
             (INSERT_EVENT, self.events),
+            (UPDATE_PROGRESS, self.progress),
         ):
             if rows:
                 statement.execute(connection, rows)
-        for uuid, values in self.progress.items():
-            Trace.objects.using(alias).filter(pk=uuid).update(**values)
         if self.heard:
             Instruction.objects.using(alias).filter(pk__in=self.heard).delete()
 
     def write_missing(self, alias: str) -> None:
         """Write what is not there: the answer to a commit was lost, and the commit was not."""
-        spans = Span.objects.using(alias).filter(trace__in=self.progress)
+        spans = Span.objects.using(alias).filter(trace__in={row[TRACE_AT] for row in self.spans})
         there = set(spans.values_list("trace_id", "ordering"))
         missing = [row for row in self.spans if (row[TRACE_AT], row[ORDERING_AT]) not in there]
         events = Event.objects.using(alias).filter(trace__in={row[0] for row in self.events})
@@ -93,6 +98,11 @@ class Outgoing:
         self._spans.append(span)
         self._progress[span[TRACE_AT]] = progress
 
+    @property
+    def has_spans(self) -> bool:
+        """Whether anything was done that is not written down."""
+        return bool(self._spans)
+
     def hear(self, instructions: list[int]) -> None:
         """Have instructions deleted that are in the conversation now."""
         self._heard += instructions
@@ -108,7 +118,7 @@ class Outgoing:
             spans,
             [self._values(row) for row in told],
             [[getattr(each, name) for name in ATTEMPT_COLUMNS] for each in attempts],
-            {uuid: values() for uuid, values in progress.items()},
+            [values() for values in progress.values()],
             heard,
         )
 

@@ -188,6 +188,13 @@ END_COLUMNS = (
     "uuid",
 )
 
+# Where among them is what changes while a run goes on.
+PROGRESS_PLACES = [
+    place
+    for place, name in enumerate(END_COLUMNS)
+    if name not in ("status", "stop_reason", "error", "ended_at")
+]
+
 
 def _short(text: str, length: int) -> str:
     return clean(text)[:length]
@@ -276,3 +283,4 @@ INSERT_TRACE = Insert(Trace, [field.attname for field in Trace._meta.concrete_fi
 INSERT_SPAN = Insert(Span, SPAN_COLUMNS, rank=1)
 INSERT_EVENT = Notifying(Event, EVENT_COLUMNS, rank=2)
 UPDATE_TRACE = Update(Trace, END_COLUMNS)
+UPDATE_PROGRESS = Update(Trace, [END_COLUMNS[place] for place in PROGRESS_PLACES])

@@ -24,6 +24,15 @@ FEW = 10  # rows; SQLite takes 999 values in a statement if it is old
 _PLAIN = (models.CharField, models.TextField, models.IntegerField, models.BooleanField)
 
 
+def execute(connection: BaseDatabaseWrapper, sql: str, rows: list[list[Any]]) -> None:
+    """Execute a statement for each row; for one, without what drivers do to do many."""
+    with connection.cursor() as cursor:
+        if len(rows) == 1:
+            cursor.execute(sql, rows[0])
+        else:
+            cursor.executemany(sql, rows)
+
+
 class Statement:
     """Writes rows of one model: values in the order of ``columns``, which are attnames."""
 
@@ -42,8 +51,7 @@ class Statement:
         if connection.vendor not in VENDORS:
             self.save(connection.alias, [dict(zip(self.columns, r, strict=True)) for r in rows])
             return
-        with connection.cursor() as cursor:
-            cursor.executemany(self.sql(connection), self._adapted(connection, rows))
+        execute(connection, self.sql(connection), self._adapted(connection, rows))
 
     def sql(self, connection: BaseDatabaseWrapper, count: int = 1) -> str:
         """Return the SQL that takes the values of so many rows at once."""
@@ -123,8 +131,7 @@ class Notifying(Insert):
         super().execute(connection, rows)
         if connection.vendor == "postgresql":
             names = [[CHANNEL, name] for name in dict.fromkeys(row[0] for row in rows)]
-            with connection.cursor() as cursor:
-                cursor.executemany("SELECT pg_notify(%s, %s)", names)
+            execute(connection, "SELECT pg_notify(%s, %s)", names)
 
     def execute_at_once(self, connection: BaseDatabaseWrapper, rows: list[Values]) -> bool:
         if connection.vendor == "postgresql":  # that takes two statements

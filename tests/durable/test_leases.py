@@ -4,7 +4,8 @@ import threading
 from datetime import timedelta
 
 import pytest
-from django.db import connections
+from django.db import connection, connections
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from mlango.agents import tool
@@ -45,6 +46,20 @@ def test_a_run_that_is_held_cannot_be_claimed():
     claim(uuid)
 
     assert claim(uuid, "w2") is None
+
+
+def test_several_are_claimed_at_once_the_oldest_first():
+    oldest, older = queued("1"), queued("2")
+    claim(oldest)
+    let_lapse(oldest)
+    queued("3")
+
+    claimed = DurableRun.objects.claim_due("default", "w2", SECONDS, 2)
+
+    assert [(run.pk, run.token, run.crashes) for run in claimed] == [(oldest, 2, 1), (older, 1, 0)]
+    assert {run.worker for run in claimed} == {"w2"}
+    assert Trace.objects.filter(status="running").count() == 2
+    assert DurableRun.objects.claim_due("default", "w3", SECONDS, 5)[0].pk == "3"
 
 
 def test_a_lease_that_has_lapsed_is_claimed_with_the_next_token():
@@ -181,3 +196,16 @@ def test_a_run_is_held_while_its_tool_blocks(settings, monkeypatch):
 
     assert (run.text, run.tool_results[0].content) == ("Done.", "true")
     assert DurableRun.objects.get().token == 1
+
+
+def transactions(*steps):
+    """Return how many transactions a run takes, each of which touches its row first."""
+    with CaptureQueriesContext(connection) as asked:
+        Clerk().run(plan(*steps, "Done."))
+    return sum("SET due_at" in each["sql"] and "progress +" in each["sql"] for each in asked)
+
+
+def test_a_step_takes_a_transaction_for_its_model_call_and_one_for_its_tool():
+    look = [["look", {"at": "sky"}]]
+
+    assert transactions(look, look) - transactions(look) == 2
