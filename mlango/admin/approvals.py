@@ -6,6 +6,7 @@ goes on where ``manage.py approvals resume`` is called.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from django.contrib import admin, messages
@@ -17,6 +18,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.decorators import method_decorator
 from django.utils.html import format_html
+from django.utils.text import Truncator
 from django.utils.translation import gettext as translated
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
@@ -29,6 +31,7 @@ from mlango.core.visible import canonical, visible
 from mlango.exceptions import AlreadyDecided
 from mlango.models import Approval, Trace
 
+MAX_IN_LIST = 100  # characters
 IS_OPEN = Q(status="pending") & (Q(expires_at__isnull=True) | Q(expires_at__gt=Now()))
 DONE = {
     "approve": _("Approved"),
@@ -54,6 +57,8 @@ class ApprovalAdmin(ReadOnlyAdmin):
     ordering = (Case(When(IS_OPEN, then=0), default=1), "-created_at")
     list_display = (
         "__str__",
+        "kind",
+        "shown_subject",
         "shown_status",
         "requester",
         "created_at",
@@ -82,7 +87,7 @@ class ApprovalAdmin(ReadOnlyAdmin):
                     ("requester", "shown_trace"),
                     ("permission", "four_eyes"),
                     ("created_at", "expires_at"),
-                    ("decider", "decided_at"),
+                    ("decider", "choice", "decided_at"),
                 )
             },
         ),
@@ -174,6 +179,10 @@ class ApprovalAdmin(ReadOnlyAdmin):
     def decider(self, approval: Approval) -> str:
         return str(approval.decided_by or NOTHING)
 
+    @admin.display(description=_("asks"))
+    def shown_subject(self, approval: Approval) -> str:
+        return Truncator(approval.subject).chars(MAX_IN_LIST)
+
     @admin.display(description=_("tool"))
     def shown_tool(self, approval: Approval) -> str:
         return visible(approval.tool)
@@ -181,6 +190,8 @@ class ApprovalAdmin(ReadOnlyAdmin):
     @admin.display(description=_("arguments"))
     def shown_arguments(self, approval: Approval) -> str:
         arguments = approval.arguments
+        if approval.kind == Approval.Kind.QUESTION:
+            return block("\n".join(map(visible, (arguments["question"], *_options(arguments)))))
         if approval.kind == Approval.Kind.SIGN_IN:  # the url is for the run's user alone
             arguments = {"label": arguments["label"]}
         return block(lines_of(arguments))
@@ -192,6 +203,12 @@ class ApprovalAdmin(ReadOnlyAdmin):
     @admin.display(description=_("note"))
     def shown_note(self, approval: Approval) -> str:
         return block("\n".join(map(visible, approval.note.splitlines())))
+
+
+def _options(question: dict[str, Any]) -> Iterator[str]:
+    """Yield the answers that a question lets choose from."""
+    for number, option in enumerate(question["options"] or (), start=1):
+        yield f"{number}. {option}"
 
 
 def is_open(approval: Approval) -> bool:

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from mlango.admin.readonly import ReadOnlyAdmin
 from mlango.admin.spans import list_spans
 from mlango.admin.values import NOTHING, block, cut, dollars, readable, seconds
-from mlango.models import Trace
+from mlango.models import Approval, Trace
 from mlango.runtime.registry import registry
 
 PAYLOAD = ("input", "output", "error", "opening_json", "metadata_json")
@@ -116,7 +116,10 @@ class TraceAdmin(ReadOnlyAdmin):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        context["spans"] = list_spans(context["original"])
+        trace = context["original"]
+        context["spans"] = list_spans(trace)
+        context["waits_for"] = waited_for(trace)
+        context["may_view_approvals"] = request.user.has_perm("mlango.view_approval")
         return super().render_change_form(request, context, *args, **kwargs)
 
     @admin.display(description=_("id"))
@@ -176,6 +179,12 @@ class TraceAdmin(ReadOnlyAdmin):
     @admin.display(description=_("metadata"))
     def metadata(self, trace: Trace) -> str:
         return block(readable(trace.metadata_json))
+
+
+def waited_for(trace: Trace) -> list[Approval]:
+    """Return what a run waits for, which may be asked by one that works for it."""
+    is_waiting = trace.status == Trace.Status.WAITING
+    return list(Approval.objects.open_in(trace)) if is_waiting else []
 
 
 def _belongs_to(name: str) -> Q:

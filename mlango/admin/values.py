@@ -9,6 +9,7 @@ from typing import Any
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from mlango.core.numbers import plain
 from mlango.core.values import clean
 
 MAX_SHOWN = 4_000  # characters of one value: a page with megabytes in it stops the browser
@@ -59,4 +60,4 @@ def dollars(value: Decimal | None) -> str:
     """Return a cost for people; a dash where a price is unknown."""
     if value is None:
         return NOTHING
-    return f"${value:,.2f}" if value >= 1 else f"${round(value, 6).normalize():f}"
+    return f"${value:,.2f}" if value >= 1 else f"${plain(round(value, 6))}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlango.core.controls import Control, Halt
 from mlango.core.events import BudgetExceeded
-from mlango.core.numbers import NUMBERS, is_positive, is_seconds
+from mlango.core.numbers import NUMBERS, is_positive, is_seconds, plain
 from mlango.core.threads import in_thread
 from mlango.core.usage import NO_USAGE, Usage
 from mlango.exceptions import Misconfigured, OverBudget
@@ -120,13 +120,18 @@ class Budget:
     def describe(self) -> dict[str, Any]:
         return {
             "limit": self.limit,
-            "value": str(self.value) if isinstance(self.value, Decimal) else self.value,
-            "max": str(self.max) if isinstance(self.max, Decimal) else self.max,
+            "value": _figures(self.value),
+            "max": _figures(self.max),
             "scope": self.scope,
         }
 
     def __str__(self) -> str:
-        return f"{self.scope} limit {self.limit} reached: {self.value} of {self.max}"
+        value, limit = _figures(self.value), _figures(self.max)
+        return f"{self.scope} limit {self.limit} reached: {value} of {limit}"
+
+
+def _figures(value: Any) -> Any:
+    return plain(value) if isinstance(value, Decimal) else value
 
 
 class Limiting(Control):

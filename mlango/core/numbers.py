@@ -9,6 +9,11 @@ from typing import Any
 NUMBERS = (int, float, Decimal)
 
 
+def plain(amount: Decimal) -> str:
+    """Return an amount in figures alone: ``0`` and not ``0E-10``, ``100`` and not ``1E+2``."""
+    return f"{amount.normalize():f}"
+
+
 def is_seconds(value: Any) -> bool:
     """Return whether a value is a time that a clock can count to."""
     if not is_positive(value, (int, float)):

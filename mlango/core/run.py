@@ -19,6 +19,7 @@ from mlango.core.controls import NO_CONTROLS, Controls, Halt
 from mlango.core.events import ArtifactAdded, Event, ToolProgress
 from mlango.core.journal import AGENT, Entry, Journal
 from mlango.core.messages import size, text_of, user_messages
+from mlango.core.numbers import plain
 from mlango.core.options import Bounds
 from mlango.core.provider import Completion, Message, Provider, ToolCall
 from mlango.core.quick import quick
@@ -165,7 +166,7 @@ class AgentRun:
             "error": self.error,
             "steps": self.steps,
             "usage": self.usage.describe(),
-            "cost": None if self.cost is None else str(self.cost),
+            "cost": None if self.cost is None else plain(self.cost),
             "elapsed": self.elapsed,
             "tools_used": self.tools_used,
             "tool_results": [result.describe() for result in self.tool_results],

@@ -27,6 +27,13 @@ CUT_OFF: dict[str, Callable[..., None]] = {
     "did-not-happen": Approval.did_not_happen,
     "run-again": Approval.run_again,
 }
+SAID = {
+    "answer": "Answered by",
+    SIGNED_IN: "Signed in, says",
+    "happened": "It happened, says",
+    "did-not-happen": "It did not happen, says",
+    "run-again": "To be run again, says",
+}
 # What can be said of each kind beside "reject".
 FITTING: dict[str, tuple[str, ...]] = {
     Approval.Kind.TOOL: ("approve", "edit"),
@@ -52,7 +59,7 @@ def headline(approval: Approval) -> str:
     """Return one line about an approval."""
     return (
         f"{approval.uuid[:8]}  {approval.created_at:%Y-%m-%d %H:%M:%S}  {approval.status:<8}  "
-        f"{approval.agent}  {approval.tool} {one_line(canonical(approval.arguments))}"
+        f"{approval.agent}  {approval.get_kind_display()}  {one_line(approval.subject)}"
     )
 
 
@@ -99,6 +106,7 @@ def _edits(approval: Approval) -> dict[str, Any]:
 
 
 def _facts(approval: Approval) -> Iterator[tuple[str, Any]]:
+    yield "kind", approval.get_kind_display()
     yield "status", approval.status
     yield "trace", approval.trace_id
     yield "asked", f"{approval.created_at:%Y-%m-%d %H:%M:%S}"
@@ -106,6 +114,7 @@ def _facts(approval: Approval) -> Iterator[tuple[str, Any]]:
         yield "expires", f"{approval.expires_at:%Y-%m-%d %H:%M:%S}"
     if approval.decided_at:
         yield "decided", f"{approval.decided_at:%Y-%m-%d %H:%M:%S}"
+    yield "decision", approval.get_choice_display()
     yield "by", approval.decided_by
     yield "note", approval.note
 
@@ -187,6 +196,11 @@ WHAT_IT_IS: dict[str, str] = {
     SIGN_IN: f"a sign-in. Use {SIGNED_IN}, or reject",
     Approval.Kind.UNKNOWN: f"a call that a crash cut off. Use {', '.join(CUT_OFF)}, or reject",
 }
+
+
+def told(approval: Approval, action: str, by: Any) -> str:
+    """Return what was decided, and by whom, as a sentence."""
+    return f"{SAID.get(action, f'{approval.status.capitalize()} by')} {by}."
 
 
 def _other_kind(approval: Approval) -> str:

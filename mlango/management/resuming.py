@@ -11,7 +11,6 @@ from mlango.agents.agent import Agent
 from mlango.agents.streams import RunStream
 from mlango.exceptions import MlangoError
 from mlango.models import Approval, Trace
-from mlango.models.approval import ApprovalQuerySet
 from mlango.runtime.registry import registry
 
 WAITING = Trace.Status.WAITING
@@ -34,13 +33,8 @@ def resumed(agent: Agent, trace: Any, **options: Any) -> RunStream:
         raise CommandError(str(error)) from error
 
 
-def open_in(trace: Trace) -> ApprovalQuerySet:
-    """Return what a run, or a sub-agent's in it, still waits for."""
-    return Approval.objects.filter(trace__in=trace.tree).open()
-
-
 def ready() -> Iterator[Trace]:
     """Yield the waiting runs about which all is decided, or too late to be, oldest first."""
     for trace in Trace.objects.filter(status=WAITING).order_by("started_at"):
-        if trace.root == trace and not open_in(trace).exists():
+        if trace.root == trace and not Approval.objects.open_in(trace).exists():
             yield trace

@@ -7,16 +7,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from mlango.core.numbers import plain
+from mlango.management.decisions import asked
 from mlango.management.printing import counted
 from mlango.management.terminal import one_line, sanitize
-from mlango.models import Span, Trace
+from mlango.models import Approval, Span, Trace
+from mlango.models.naming import MIN_PREFIX
 
 BAD = (Trace.Status.FAILED, Trace.Status.LOST)
 
 
 def headline(trace: Trace) -> str:
     """Return one line about a trace, without its content."""
-    mark = "✗" if trace.status in BAD else " "
+    mark = "✗" if trace.status in BAD else "?" if trace.status == Trace.Status.WAITING else " "
     child = "↳ " if trace.parent_id else ""
     return (
         f"{trace.uuid[:8]}  {trace.started_at:%Y-%m-%d %H:%M:%S}  {mark} {trace.status:<9}  "
@@ -31,8 +34,17 @@ def lines_of(trace: Trace, *, full: bool = False) -> Iterator[str]:
     yield from _content("in", trace.input, full)
     children = children_of(trace.spans.all())
     yield from _branches(children, None, "", full)
+    for approval in Approval.objects.open_in(trace):
+        yield from _waits_for(approval, full)
     yield from _content("out", trace.output, full)
     yield from _content("✗", trace.error, full)
+
+
+def _waits_for(approval: Approval, full: bool) -> Iterator[str]:
+    kind = approval.get_kind_display()
+    yield f"?    approval {approval.uuid[:MIN_PREFIX]}  {kind}  {approval.subject}"
+    if full:
+        yield from (f"     {line}" for line in asked(approval))
 
 
 def children_of(spans: Iterable[Span]) -> dict[int | None, list[Span]]:
@@ -100,7 +112,7 @@ def _used(trace: Trace) -> str:
     tokens = trace.input_tokens + trace.output_tokens
     facts = [counted(trace.steps, "step"), counted(tokens, "token")]
     if trace.cost:
-        facts.append(f"${trace.cost.normalize():f}")
+        facts.append(f"${plain(trace.cost)}")
     if trace.duration_s is not None:
         facts.append(f"{trace.duration_s:.2f} s")
     return "  ".join(facts)

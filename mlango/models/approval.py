@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from mlango.clock import Now
 from mlango.core.memory import owner_key
 from mlango.core.values import clean, dumps
+from mlango.core.visible import canonical, visible
 from mlango.exceptions import AlreadyDecided, Misused
 from mlango.models.durable import DurableRun
 from mlango.models.json import decoded
@@ -44,6 +45,10 @@ class ApprovalQuerySet(OwnedQuerySet["Approval"]):
         """Return those that still can be decided, by the database's clock."""
         in_time = Q(expires_at__isnull=True) | Q(expires_at__gt=Now())
         return self.filter(in_time, status=Approval.Status.PENDING)
+
+    def open_in(self, trace: Trace) -> ApprovalQuerySet:
+        """Return what a run, or one that works for it, waits for, in the order it was asked."""
+        return self.open().filter(trace__in=trace.tree).order_by("created_at")
 
     def decidable_by(self, user: Any) -> ApprovalQuerySet:
         """Return those about which a user may decide, as ``may_decide()`` says of each."""
@@ -142,6 +147,16 @@ class Approval(models.Model):
 
     def __str__(self) -> str:
         return f"{self.agent} {self.tool} {self.uuid[:8]}"
+
+    @property
+    def subject(self) -> str:
+        """What is asked about, in one line in which nothing deceives; of a sign-in, no URL."""
+        arguments = self.arguments
+        if self.kind == self.Kind.QUESTION:
+            return visible(" / ".join([arguments["question"], *(arguments["options"] or ())]))
+        if self.kind == self.Kind.SIGN_IN:
+            return visible(arguments["label"])
+        return f"{visible(self.tool)} {canonical(arguments)}" if self.tool else ""
 
     # -- deciding ---------------------------------------------------------------------------
 
@@ -298,7 +313,7 @@ class Approval(models.Model):
         """Have a durable run go on that waits for nothing more."""
         rows = type(self)._default_manager.using(self._state.db)
         trace = Trace.objects.using(self._state.db).filter(pk=self.trace_id).first()
-        if trace is not None and not rows.filter(trace__in=trace.root.tree).open().exists():
+        if trace is not None and not rows.open_in(trace.root).exists():
             DurableRun.objects.using(self._state.db).wake(trace.root.pk)
 
     def use(self) -> bool:

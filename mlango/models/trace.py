@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from mlango.clock import Now
 from mlango.conf import settings
 from mlango.core.messages import user_messages
+from mlango.core.numbers import plain
 from mlango.core.provider import Message
 from mlango.core.state import fold
 from mlango.core.usage import Usage
@@ -340,7 +341,7 @@ class Trace(models.Model):
             "model": self.model,
             "steps": self.steps,
             "usage": self.usage.describe(),
-            "cost": None if self.cost is None else str(self.cost),
+            "cost": None if self.cost is None else plain(self.cost),
             "started_at": self.started_at.isoformat(),
             "duration_s": self.duration_s,
         }

@@ -10,6 +10,7 @@ from django.http import HttpResponse
 
 from mlango.agents.resolve import check_input
 from mlango.core.messages import text_of, user_messages
+from mlango.core.numbers import plain
 from mlango.core.threads import in_thread
 from mlango.exceptions import did_you_mean
 from mlango.models import Approval, Span, Trace
@@ -128,9 +129,9 @@ def shown(trace: Trace) -> dict[str, Any]:
         "session_id": trace.session_key,
         "tools_used": list(dict.fromkeys(tools)),
         "usage": trace.usage.describe(),
-        "cost": None if trace.cost is None else str(trace.cost.normalize()),
+        "cost": None if trace.cost is None else plain(trace.cost),
         "error": error_of(trace),
-        "approvals": [row.describe() for row in open_of(trace)],
+        "approvals": [row.describe() for row in Approval.objects.open_in(trace)],
         "artifacts": [row.describe() for row in trace.artifacts.all()],
         "started_at": trace.started_at.isoformat(),
         "ended_at": trace.ended_at.isoformat() if trace.ended_at else None,
@@ -147,15 +148,6 @@ def error_of(trace: Trace) -> str:
     """Return why a run ended early, without the text of any exception."""
     is_failed = trace.status == Trace.Status.FAILED
     return "The run failed; its trace tells why." if is_failed else trace.error
-
-
-def open_of(trace: Trace) -> Iterable[Approval]:
-    """Return what waits for a person in a run and in those that work for it."""
-    family, newest = [trace.pk], [trace.pk]
-    while newest:
-        newest = list(Trace.objects.filter(parent__in=newest).values_list("pk", flat=True))
-        family += newest
-    return Approval.objects.open().filter(trace__in=family).order_by("created_at")
 
 
 # -- what may be asked of one that goes on ------------------------------------------------------

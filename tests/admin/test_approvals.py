@@ -85,6 +85,35 @@ class TestLooking:
         with django_assert_max_num_queries(most):
             html_of(decider, LIST)
 
+    def test_a_list_tells_what_is_asked_and_of_what_kind(self, decider):
+        make_approval()
+        make_question()
+        make_sign_in()
+        make_approval(kind="unknown", arguments_json=f'{{"text": "{"x" * 200}"}}')
+
+        html = html_of(decider, LIST)
+
+        for cells in (
+            ("tool call", "refund {&quot;order&quot;: 7}"),
+            ("question", "Which?"),
+            ("sign-in", "GitHub"),
+            ("unknown call", "refund {&quot;text&quot;: &quot;xxx"),
+        ):
+            kind, subject = cells
+            assert (
+                f'<td class="field-kind">{kind}</td><td class="field-shown_subject">{subject}'
+                in html
+            )
+        assert "s3cret" not in html
+        assert "x" * 100 not in html
+
+    def test_a_page_shows_a_question_with_its_answers(self, decider):
+        arguments = '{"question": "Which?", "options": ["S", "M"]}'
+
+        html = html_of(decider, page_of(make_approval(kind="question", arguments_json=arguments)))
+
+        assert "<pre>Which?\n1. S\n2. M</pre>" in html
+
     def test_a_page_shows_the_call_and_who_asked(self, decider):
         bob = User.objects.create_user("bob")
         approval = make_approval(permission="shop.pay", owner_key=str(bob.pk))

@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from mlango.agents import Agent, tool
 from mlango.agents.providers import ScriptedProvider, ToolCall
-from mlango.models import Session, Span
+from mlango.models import Approval, Session, Span
 from tests.admin.conftest import html_of, make_trace, page_of
 
 User = get_user_model()
@@ -122,6 +122,29 @@ class TestPage:
         assert places == sorted(places)
         assert "Double 21." in html
         assert f"{run.usage.total_tokens:,}" in html
+
+    def test_shows_what_a_run_waits_for(self, client, staff):
+        client.force_login(staff("view_trace", "view_approval"))
+        trace = make_trace(status="waiting")
+        child = make_trace("bb", status="waiting", parent=trace)
+        asked = {"trace": child, "tool": "refund", "arguments_json": '{"text": "<b>hi</b>"}'}
+        approval = Approval.objects.create(tool_call_id="c1", **asked)
+        Approval.objects.create(tool_call_id="c2", status="used", **asked)
+
+        html = html_of(client, page_of(trace))
+
+        link = f'<a href="{page_of(approval)}">refund {{&quot;text&quot;: &quot;&lt;b&gt;hi'
+        assert html.count(link) == html.count("&lt;b&gt;hi") == 1
+        assert "<label>tool call:</label>" in html
+
+    def test_leads_nobody_to_approvals_who_may_not_see_them(self, viewer):
+        trace = make_trace(status="waiting")
+        approval = Approval.objects.create(trace=trace, tool="refund", tool_call_id="c1")
+
+        html = html_of(viewer, page_of(trace))
+
+        assert "refund {}" in html
+        assert page_of(approval) not in html
 
     def test_asks_as_often_for_400_spans_as_for_one(self, viewer):
         one = queries_of(viewer, page_of(make_trace("aa", spans=1)))

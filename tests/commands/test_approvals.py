@@ -53,8 +53,19 @@ class TestLooking:
         out, _, code = manage("approvals", "list")
 
         assert out.startswith(ref)
-        assert 'pending   commands.Desk  refund {"order": 7, "reason": ""}' in out
+        line = 'pending   commands.Desk  tool call  refund {"order": 7, "reason": ""}'
+        assert line in out
         assert code == 0
+
+    def test_a_list_tells_what_is_asked_and_of_what_kind(self, manage, ann):
+        wait(ann, 'ask_question {"question": "Which?", "options": ["S", "M"]}')
+        wait(ann, 'ticket {"number": 7}')
+
+        out = manage("approvals", "list")[0]
+
+        assert "commands.Desk  question  Which? / S / M\n" in out
+        assert "commands.Desk  sign-in  the tracker\n" in out
+        assert "https://" not in out
 
     def test_what_is_decided_or_late_is_listed_only_with_all(self, manage, ann, ref):
         Approval.objects.get().approve(by=ann)
@@ -202,8 +213,9 @@ class TestDeciding:
         _, err, code = manage("approvals", "approve", ref, "--user", "ann")
         assert "is a sign-in. Use signed-in, or reject." in err
         assert code == 2
-        out, _, code = manage("approvals", "signed-in", ref, "--user", "ann", "--note", "done")
+        out, err, code = manage("approvals", "signed-in", ref, "--user", "ann", "--note", "done")
         assert (out, code) == ("Done: ticket 7\n", 0)
+        assert "Signed in, says ann.\n" in err
         assert Approval.objects.get().note == "done"
 
     def test_without_going_on_the_run_keeps_waiting(self, manage, ref):
@@ -351,7 +363,14 @@ class TestResuming:
         assert code == 1
 
 
-@pytest.mark.parametrize("action", ["happened", "did-not-happen", "run-again"])
+SAID = {
+    "happened": "It happened",
+    "did-not-happen": "It did not happen",
+    "run-again": "To be run again",
+}
+
+
+@pytest.mark.parametrize("action", SAID)
 def test_somebody_says_what_became_of_a_call_that_was_cut_off(manage, ref, action):
     Approval.objects.update(kind="unknown")
     _, err, _ = manage("approvals", "show", ref)
@@ -365,5 +384,9 @@ def test_somebody_says_what_became_of_a_call_that_was_cut_off(manage, ref, actio
 
     approval = Approval.objects.get()
     assert "A crash cut off this call of refund by commands.Desk." in err
+    assert f"{SAID[action]}, says ann.\n" in err
+    shown = manage("approvals", "show", ref)[0]
+    assert "kind:       unknown call\n" in shown
+    assert f"decision:   {approval.get_choice_display()}\n" in shown
     assert (approval.status, approval.note, code) == ("approved", "I looked.", 0)
     assert action.replace("-", "_").startswith(approval.choice) or approval.choice == "again"

@@ -7,7 +7,9 @@ import pytest
 from django.utils import timezone
 
 from mlango.management.trees import children_of
-from mlango.models import Span, Trace
+from mlango.models import Approval, Span, Trace
+from mlango.models.approval import Operator
+from tests.commands.desk import Desk, Office
 from tests.commands.shouting import script
 
 pytestmark = pytest.mark.django_db
@@ -245,3 +247,40 @@ def test_a_span_without_its_parent_is_not_left_out():
     lost = Span(ordering=2, parent_ordering=9, kind="tool", started_at=now, ended_at=now)
 
     assert children_of([lost]) == {None: [lost]}
+
+
+@pytest.mark.django_db(transaction=True)
+class TestWaiting:
+    """What a run waits for, as its trace tells it."""
+
+    def test_a_call_is_shown_with_its_arguments(self, manage):
+        Desk().run('refund {"order": 7}')
+        ref = Approval.objects.get().pk
+
+        out, _, _ = manage("traces", "show", "last")
+
+        assert f'?    approval {ref[:8]}  tool call  refund {{"order": 7, "reason": ""}}\n' in out
+        assert "? waiting" in manage("traces", "list")[0]
+        assert (
+            "     commands.Desk asks to call refund:\n"
+            in manage("traces", "show", "last", "--full")[0]
+        )
+        [told] = json.loads(manage("traces", "show", "last", "--json")[0])["approvals"]
+        assert (told["kind"], told["arguments"]["order"]) == ("tool", 7)
+
+    def test_so_is_a_question(self, manage):
+        Desk().run('ask_question {"question": "Which?", "options": ["S", "M"]}')
+
+        assert "  question  Which? / S / M\n" in manage("traces", "show", "last")[0]
+
+    def test_a_run_waits_for_what_its_subagent_asked(self, manage):
+        Office().run('desk {"message": "refund {\\"order\\": 7}"}')
+        trace = Trace.objects.get(parent=None)
+
+        assert '  tool call  refund {"order": 7' in manage("traces", "show", trace.pk)[0]
+
+    def test_what_is_decided_is_not_waited_for(self, manage):
+        Desk().run('refund {"order": 7}')
+        Approval.objects.get().approve(by=Operator())
+
+        assert "approval" not in manage("traces", "show", "last")[0]

@@ -1,6 +1,7 @@
 """Finding traces, and what a trace tells."""
 
 from datetime import timedelta
+from decimal import Decimal
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -159,7 +160,7 @@ class TestMarkLost:
 
 
 def test_a_trace_describes_itself_without_content():
-    trace = make("ab", input="canary", output="canary", cost="0.5", session_key="s1")
+    trace = make("ab", input="canary", output="canary", cost=Decimal("0.5"), session_key="s1")
     trace.ended_at = trace.started_at + timedelta(seconds=2)
 
     described = trace.describe()
@@ -169,6 +170,16 @@ def test_a_trace_describes_itself_without_content():
     assert described["session_id"] == "s1"
     assert described["duration_s"] == 2.0
     assert described["cost"] == "0.5"
+
+
+@pytest.mark.parametrize(
+    ("cost", "written"),
+    [(None, None), ("0", "0"), ("100", "100"), ("0.0000015", "0.0000015")],
+)
+def test_a_cost_is_told_in_figures(cost, written):
+    make("ab", cost=cost)
+
+    assert Trace.objects.get().describe()["cost"] == written
 
 
 def test_a_trace_whose_history_was_pruned_keeps_its_own_turn():

@@ -8,6 +8,7 @@ from typing import Any
 
 from mlango.agents.worker import GRACE, Worker
 from mlango.management.base import TerminalCommand, count
+from mlango.management.printing import counted
 from mlango.models.durable import DEFAULT_QUEUE
 from mlango.runtime.writer import writer
 
@@ -34,7 +35,7 @@ class Command(TerminalCommand):
         self.err.line(f"Doing runs of the queue {options['queue']!r}.")
         asyncio.run(worker.work(until_idle=options["once"]))
         writer.close()
-        self.err.line(f"Done with {worker.done} runs.")
+        self.err.line(f"Done with {counted(worker.done, 'run')}.")
         return 0
 
 

@@ -25,9 +25,10 @@ from mlango.management.decisions import (
     how_to_decide,
     lines_of,
     tell_what_waits,
+    told,
 )
 from mlango.management.endings import APPROVAL, OK, Left
-from mlango.management.resuming import agent_of, open_in, ready, resumed
+from mlango.management.resuming import agent_of, ready, resumed
 from mlango.management.running import add_printing, follow
 from mlango.management.terminal import RED
 from mlango.models import Approval, Trace
@@ -133,7 +134,7 @@ class Command(TerminalCommand):
         for line in asked(approval):
             self.err.line(line)
         decide(approval, options["action"], by, options)
-        self.err.line(f"{approval.status.capitalize()} by {by}.")
+        self.err.line(told(approval, options["action"], by))
         if root.status != WAITING:
             self.err.line(f"The run {root.uuid[:8]} is {root.status} and does not go on.")
             return OK
@@ -159,7 +160,7 @@ class Command(TerminalCommand):
 
     def _go_on(self, trace: Trace, options: dict[str, Any]) -> int:
         """Go on with a run, unless more has to be decided, and return its exit code."""
-        if waits_for := list(open_in(trace)):
+        if waits_for := list(Approval.objects.open_in(trace)):
             tell_what_waits(waits_for, self.err)
             return APPROVAL
         stream = resumed(agent_of(trace), trace)

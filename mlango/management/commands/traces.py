@@ -13,6 +13,7 @@ from django.core.management.base import CommandError
 from django.db.models import QuerySet
 
 from mlango.agents.traces import get_trace
+from mlango.core.numbers import plain
 from mlango.exceptions import MlangoError, TraceNotFound
 from mlango.management import removing
 from mlango.management.base import TerminalCommand, count
@@ -20,7 +21,7 @@ from mlango.management.endings import OK
 from mlango.management.printing import counted
 from mlango.management.terminal import RED
 from mlango.management.trees import BAD, headline, lines_of, span_line
-from mlango.models import Span, Trace
+from mlango.models import Approval, Span, Trace
 
 REF = "the first 8 or more characters of its id, last or last-failed"
 PERIOD = 0.5  # seconds between two looks at a run that goes on
@@ -172,6 +173,7 @@ def described(trace: Trace) -> dict[str, Any]:
         "output": trace.output,
         "error": trace.error,
         "spans": [_span(span) for span in trace.spans.all()],
+        "approvals": [row.describe() for row in Approval.objects.open_in(trace)],
     }
 
 
@@ -187,7 +189,7 @@ def _span(span: Span) -> dict[str, Any]:
         "output": span.output,
         "error": span.error,
         "usage": None if usage is None else usage.describe(),
-        "cost": None if span.cost is None else str(span.cost),
+        "cost": None if span.cost is None else plain(span.cost),
         "started_at": span.started_at.isoformat(),
         "duration_s": span.duration_s,
     }
