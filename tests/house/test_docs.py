@@ -1,6 +1,8 @@
 """Whatever a user can name stands in the reference."""
 
+import inspect
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -43,8 +45,38 @@ def exceptions():
     return {name for name in mlango.exceptions.__all__ if name[0].isupper()}
 
 
+def arguments_of_providers():
+    from mlango.core.provider import Provider
+
+    return {*inspect.signature(Provider.complete).parameters} - {"self"}
+
+
+def fields_of_completions():
+    from mlango.core.provider import Completion
+
+    return {field.name for field in fields(Completion)}
+
+
+def fields_of_approvals():
+    from mlango.models import Approval
+
+    own = {"arguments_json", "edited_json", "arguments_hash", "tool_digest", "owner_key"}
+    return {field.name for field in Approval._meta.fields} - own
+
+
 @pytest.mark.parametrize(
-    "names", [settings_keys, event_classes, meta_options, check_ids, commands, exceptions]
+    "names",
+    [
+        settings_keys,
+        event_classes,
+        meta_options,
+        check_ids,
+        commands,
+        exceptions,
+        arguments_of_providers,
+        fields_of_completions,
+        fields_of_approvals,
+    ],
 )
 def test_the_reference_names_them_all(names):
     reference = "\n".join(path.read_text() for path in sorted(REFERENCE.glob("*.md")))
