@@ -343,10 +343,13 @@ def test_usage_is_taken_from_the_last_chunk_that_has_it():
     assert completion.usage == Usage(100, 2)
 
 
-def test_zeros_for_a_text_are_not_believed():
+@pytest.mark.parametrize(
+    "delta", [{"content": "abc"}, {"tool_calls": [tool_delta(0, "a", "f", "{ }")]}]
+)
+def test_zeros_for_an_answer_are_not_believed(delta):
     usage = {"prompt_tokens": 0, "completion_tokens": 0}
 
-    assert assembled({"content": "abc"}, usage=usage)[1].usage == Usage(3, 3, estimated=True)
+    assert assembled(delta, usage=usage)[1].usage == Usage(3, 3, estimated=True)
 
 
 def test_an_estimate_counts_characters():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
 import subprocess
 import sys
+from contextlib import aclosing
 
 import pytest
 import pytest_asyncio
@@ -301,3 +303,31 @@ async def test_a_broken_off_anthropic_stream_keeps_its_text(claude, model):
     assert isinstance(caught, MalformedResponse)
     assert caught.text == "Hello"
     assert seen == ["Hello"]
+
+
+async def test_its_clients_end_with_their_loop(provider, claude, model):
+    kept = module.loaded().in_memory_llm_clients_cache.cache_dict
+
+    async def made_by(asked):
+        before = [*kept.values()]
+        await collect(asked)
+        return [client for client in kept.values() if client not in before]
+
+    for asked, answer in ((provider, says("ok")), (claude, anthropic(text("ok")))):
+        model.script(answer)
+        (client,) = await asyncio.to_thread(asyncio.run, made_by(asked))
+
+        assert client not in kept.values()
+        assert client._client.is_closed
+
+
+async def test_a_loop_that_begins_breaks_no_answer_of_another(claude, model):
+    pieces = anthropic(text("Hello"), text(" there")).pieces
+    model.script(Answer([*pieces[:4], 0.5, *pieces[4:]]), anthropic(text("ok")))
+
+    async with aclosing(claude.astream(model="fake", messages=HELLO)) as stream:
+        assert await anext(stream) == "Hello"
+        await asyncio.to_thread(asyncio.run, collect(claude))
+        *_, answer = [delta async for delta in stream]
+
+    assert answer.text == "Hello there"

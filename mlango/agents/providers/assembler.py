@@ -282,7 +282,7 @@ class Assembler:
 
     def _usage(self, estimated: Callable[[int], Usage]) -> Usage:
         usage = read_usage(self.usage) if self.usage else None
-        if usage is not None and (usage.total_tokens or not self.texts):
+        if usage is not None and (usage.total_tokens or not (self.texts or self.calls)):
             return usage
         pieces = [*self.texts, *self.reasoning, *(p for call in self.calls for p in call.pieces)]
         return estimated(sum(map(len, pieces)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,36 +12,44 @@ if TYPE_CHECKING:
 MAX_CONNECTIONS = 1000
 CONNECT_TIMEOUT = 30.0
 
-Keeper = AsyncGenerator["aiohttp.ClientSession", None]
-_sessions: dict[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, Keeper]] = {}
+Close = Callable[[], Awaitable[None]]
+_sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+_ends: dict[tuple[asyncio.AbstractEventLoop, Close], AsyncGenerator[None]] = {}
 
 
 async def session() -> aiohttp.ClientSession:
     """Return the session of the running loop."""
     loop = asyncio.get_running_loop()
     kept = _sessions.get(loop)
-    if kept is None or kept[0].closed:
-        _forget_closed_loops()
-        keeper = _keep()
-        _sessions[loop] = kept = (await anext(keeper), keeper)
-    return kept[0]
+    if kept is None or kept.closed:
+        _sessions[loop] = kept = _made()
+        await close_with_loop(close)
+    return kept
 
 
 async def close() -> None:
     """Close the session of the running loop."""
     kept = _sessions.pop(asyncio.get_running_loop(), None)
     if kept is not None:
-        await kept[1].aclose()
+        await kept.close()
 
 
-async def _keep() -> Keeper:
-    # A loop that is shut down closes its asynchronous generators, and so this session.
-    made = _made()
+async def close_with_loop(close: Close) -> None:
+    """Have ``close`` called when the running loop is shut down, once however often this is."""
+    key = (asyncio.get_running_loop(), close)
+    if key not in _ends:
+        _forget_closed_loops()
+        _ends[key] = end = _end(*key)
+        await anext(end)
+
+
+async def _end(loop: asyncio.AbstractEventLoop, close: Close) -> AsyncGenerator[None]:
+    # A loop that is shut down closes its asynchronous generators.
     try:
-        yield made
+        yield
     finally:
-        _sessions.pop(asyncio.get_running_loop(), None)
-        await made.close()
+        _ends.pop((loop, close), None)
+        await close()
 
 
 def _made() -> aiohttp.ClientSession:
@@ -60,3 +68,5 @@ def _made() -> aiohttp.ClientSession:
 def _forget_closed_loops() -> None:
     for loop in [loop for loop in _sessions if loop.is_closed()]:
         del _sessions[loop]
+    for key in [key for key in _ends if key[0].is_closed()]:
+        del _ends[key]

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from mlango.agents.providers import connections
 from mlango.agents.providers.assembler import Assembler
 from mlango.agents.providers.failures import refusal, refused_option
 from mlango.agents.providers.metering import estimate
@@ -283,7 +284,33 @@ def headers_of(error: Any) -> dict[str, str]:
 
 async def ready() -> Any:
     """Return litellm; its import takes seconds, during which the event loop goes on."""
-    return loaded() if loaded.cache_info().currsize else await in_pool(loaded)
+    litellm = loaded() if loaded.cache_info().currsize else await in_pool(loaded)
+    await connections.close_with_loop(close_clients)
+    return litellm
+
+
+class LoopClient:
+    """Stands for the client of the running loop.
+
+    litellm asks Anthropic, and others, by one client for all loops: where one begins to use
+    it, the connections of another are closed, in the middle of an answer.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        from litellm.llms.custom_httpx.http_handler import (  # type: ignore[import-untyped,unused-ignore]
+            get_async_httpx_client,
+        )
+
+        return getattr(get_async_httpx_client("mlango", {"timeout": TIMEOUT}), name)
+
+
+async def close_clients() -> None:
+    """Close the clients of the running loop, which litellm keeps until there are two hundred."""
+    kept = loaded().in_memory_llm_clients_cache
+    of_loop = kept.update_cache_key_with_event_loop("")
+    for key in [key for key in kept.cache_dict if key.endswith(of_loop)]:
+        await kept.cache_dict[key].close()
+        kept.delete_cache(key)
 
 
 @cache
@@ -298,6 +325,8 @@ def loaded() -> Any:
     # Pydantic's words about parts that litellm imports only with the first call.
     warnings.filterwarnings("ignore", ".*`ReadOnly` qualifier", UserWarning, "pydantic")
     litellm.suppress_debug_info = True
+    stand_in: Any = LoopClient()
+    litellm.module_level_aclient = stand_in
     if not chosen:
         for name in LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
