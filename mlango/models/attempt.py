@@ -6,7 +6,11 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from mlango.models.json import decoded
-from mlango.models.rows import RowManager
+from mlango.models.rows import RowQuerySet
+
+
+class AttemptQuerySet(RowQuerySet["Attempt"]):
+    """Attempts."""
 
 
 class Attempt(models.Model):
@@ -38,7 +42,7 @@ class Attempt(models.Model):
     # what the model is to read, whether it is an error, and its details
     result = decoded("result_json")
 
-    objects = RowManager()
+    objects = AttemptQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("attempt")

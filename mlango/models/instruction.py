@@ -6,9 +6,13 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from mlango.models.json import decoded
-from mlango.models.rows import RowManager
+from mlango.models.rows import RowQuerySet
 
 MAX_WAITING = 16  # that a run has not read yet
+
+
+class InstructionQuerySet(RowQuerySet["Instruction"]):
+    """Instructions."""
 
 
 class Instruction(models.Model):
@@ -29,7 +33,7 @@ class Instruction(models.Model):
     # messages
     said = decoded("said_json")
 
-    objects = RowManager()
+    objects = InstructionQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("instruction")

@@ -20,6 +20,3 @@ class RowQuerySet(models.QuerySet[M]):
     def db(self) -> str:
         self._for_write = True
         return super().db
-
-
-RowManager = models.Manager.from_queryset(RowQuerySet)

@@ -13,6 +13,10 @@ from mlango.models.json import decoded
 from mlango.models.rows import RowQuerySet
 
 
+class SpanQuerySet(RowQuerySet["Span"]):
+    """Spans."""
+
+
 class SpanManager(models.Manager["Span"]):
     """Lets the spans of a trace be read as they are: ``for span in trace.spans``."""
 
@@ -70,7 +74,7 @@ class Span(models.Model):
     output = decoded("output_json")
     attributes = decoded("attributes_json", empty={})
 
-    objects = SpanManager.from_queryset(RowQuerySet)()
+    objects = SpanManager.from_queryset(SpanQuerySet)()
 
     class Meta:
         verbose_name = _("span")
