@@ -160,6 +160,8 @@ async def follow(child: Run) -> None:
     except asyncio.CancelledError:
         for event in child.ending:
             tell(event)
+        if child.status == WAITING:  # it had asked when its lead was cancelled
+            _end_together(child)
         raise
     finally:
         lead.artifacts += child.artifacts

@@ -251,7 +251,7 @@ class Batch:
             self._cancel()
             return
         for job in self.running:
-            if now >= job.deadline and job.outcome is None:
+            if now >= job.deadline and job.outcome is None and not job.is_parked:
                 job.end(
                     f"The tool {job.call.name!r} did not answer within {job.timeout:g} seconds. "
                     f"It may still have an effect.",
@@ -262,6 +262,7 @@ class Batch:
     def _cancel(self) -> None:
         for job in self.running:
             if job.outcome is None:
+                job.is_parked = False  # nobody is waited for any more
                 job.end(CANCELLED, "cancelled")
                 self._abandon(job)
 
@@ -337,7 +338,7 @@ async def perform(run: Run, job: Job) -> None:
             outcome = await after(run, job, outcome)
         job.outcome = job.outcome or outcome
     except Parked:
-        job.is_parked = True
+        job.is_parked = job.outcome is None
     except Halt as halt:
         run.halt(halt)
         job.end(CANCELLED, "cancelled")

@@ -22,6 +22,7 @@ from mlango.models.trace import Trace
 
 DEFAULT_QUEUE = "default"
 NO_TIME = timedelta()
+_RESTING: dict[str, Any] = {"worker": "", "crashes": 0, "crashed_at": None}
 
 
 class DurableRunQuerySet(OwnedQuerySet["DurableRun"]):
@@ -134,11 +135,14 @@ class DurableRunQuerySet(OwnedQuerySet["DurableRun"]):
         return bool(self.held(pk, token).update(worker="", due_at=_in(seconds)))
 
     def rest(self, pk: str, token: int) -> bool:
-        """End a lease on a run that has ended or waits: nothing is due any more."""
-        held = self.held(pk, token)
-        return bool(
-            held.update(worker="", due_at=None, crashes=0, crashed_at=None, cancel_requested=False)
-        )
+        """End a lease on a run that has ended: nothing is due any more."""
+        return bool(self.held(pk, token).update(**_RESTING, due_at=None, cancel_requested=False))
+
+    def park(self, pk: str, token: int) -> bool:
+        """End a lease on a run that waits: it is due only if it was cancelled meanwhile."""
+        is_cancelled = When(cancel_requested=True, then=Now())
+        due_at = Case(is_cancelled, default=None, output_field=models.DateTimeField())
+        return bool(self.held(pk, token).update(**_RESTING, due_at=due_at))
 
     def cancel(self, pk: str) -> bool:
         """Have a run stop, wherever it is; return whether there was anything to stop."""

@@ -82,6 +82,7 @@ class DurableJournal(Journal):
         self._errors = 0
         self._asked: int | None = None
         self._entered = False
+        self._has_led = False  # whether another run has worked for this one
         # What the rows say of a run that goes on here.
         self.claimed: DurableRun | None = None
         self.attempts: dict[int, Attempt] = {}
@@ -122,6 +123,7 @@ class DurableJournal(Journal):
     async def open(self, run: Run) -> None:
         self._run = run
         if self._lead is not None:
+            self._lead._has_led = True
             if not run.is_resumed:
                 await self.do(partial(trace_of(run).save, using=self.lease.alias))
             return
@@ -303,8 +305,9 @@ class DurableJournal(Journal):
         if run.status == QUEUED:
             lease.rows.give_back(run.uuid, lease.token)
             return
-        lease.rows.rest(run.uuid, lease.token)
-        if run.is_resumed and run.status != WAITING:  # what a dead process has begun
+        rest = lease.rows.park if run.status == WAITING else lease.rows.rest
+        rest(run.uuid, lease.token)
+        if (run.is_resumed or self._has_led) and run.status != WAITING:
             self._trace().only("pk").get().leave_nothing_open()
         if run.status == WAITING and run.approvals and not self._is_asked(run):
             lease.rows.wake(run.uuid)  # all was decided while the other calls went on

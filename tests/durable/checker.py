@@ -44,6 +44,9 @@ def _of_the_end(trace):
         yield f"It is {trace.status}."
     if (trace.status in Trace.ENDED) != (trace.ended_at is not None) and trace.status != "waiting":
         yield f"It is {trace.status} since {trace.ended_at}."
+    lead = Trace.objects.filter(pk=trace.parent_id, status__in=Trace.ENDED)
+    if trace.status == Trace.Status.WAITING and lead.exists():
+        yield "It waits, and its lead has ended."
     asked = Approval.objects.filter(trace=trace, status="pending")
     if trace.status in Trace.ENDED and asked.exists():
         yield "It has ended, and a question is open."

@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 import traceback
-from functools import cached_property
+from functools import cached_property, partial
 
 from django.db import connection
+
+PASSED = 3  # how a child ends whose run was cancelled on its way
 
 
 class Mortals:
@@ -39,6 +41,15 @@ class Mortals:
         """Have a child do what is due of a run; return whether it came to its end."""
         ended = self._order("do", str(self.ledger), uuid, fatal, number)
         assert ended in (0, -number), f"The child ended with {ended}."
+        return ended == 0
+
+    def cancel(self, uuid, point):
+        """Have a child do what is due of a run, which somebody cancels when it is at a point.
+
+        Return whether it came to its end before.
+        """
+        ended = self._order("do", str(self.ledger), uuid, point, signal.SIGKILL, True)
+        assert ended in (0, PASSED), f"The child ended with {ended}."
         return ended == 0
 
     def wake(self):
@@ -80,14 +91,26 @@ def main():
         sys.stdout.flush()
 
 
-def do(ledger, uuid, fatal, number):
+def cancel(uuid):
+    """Cancel a run, as another process does."""
+    from mlango.models import Trace
+
+    try:
+        Trace.objects.get(pk=uuid).cancel()
+    finally:
+        connection.close()
+
+
+def do(ledger, uuid, fatal, number, is_cancel=False):
     """Do what is due of a run, and end this process without any ado."""
     from mlango.agents.execution import execute_now
     from mlango.models import Trace
+    from mlango.runtime import leases
     from tests.durable import points
 
     os.environ["SITE_LEDGER"] = ledger
-    points.meet(fatal, number)
+    leases.LOOK = 0.01  # so that a cancel is heard within the run
+    points.meet(fatal, number, partial(cancel, uuid) if is_cancel else None)
     try:
         run = execute_now(uuid)
         if run is not None and run.status not in ("queued", "lost"):
@@ -96,7 +119,7 @@ def do(ledger, uuid, fatal, number):
     except BaseException:  # noqa: BLE001 - the test that waits is told by the exit code
         traceback.print_exc()
         os._exit(1)
-    os._exit(0)
+    os._exit(PASSED if is_cancel and points.is_passed() else 0)
 
 
 if __name__ == "__main__":

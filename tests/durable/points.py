@@ -19,28 +19,40 @@ _open = set()  # connections, of any thread, that have a transaction open
 _count = 0
 _fatal = 0
 _number = signal.SIGKILL
+_cancel = None
 
 
-def meet(fatal, number=signal.SIGKILL):
+def meet(fatal, number=signal.SIGKILL, cancel=None):
     """Have this process meet a signal at a kill point, by its number or name; at none if 0.
 
-    It meets SIGSTOP only where it holds no lock of the database.
+    It meets SIGSTOP only where it holds no lock of the database. With ``cancel`` that is called
+    there instead, as somebody else would.
     """
-    global _count, _fatal, _number
-    _count, _fatal, _number = 0, fatal, number
+    global _count, _fatal, _number, _cancel
+    _count, _fatal, _number, _cancel = 0, fatal, number, cancel
+
+
+def is_passed():
+    """Return whether this process has come by its kill point."""
+    return _fatal != 0 and _count >= _fatal
 
 
 def reach(name):
     """Come to a kill point."""
     global _count
-    if _number == signal.SIGSTOP and name in ("before a commit", "in a transaction"):
+    is_kill = _number == signal.SIGKILL and _cancel is None
+    if not is_kill and name in ("before a commit", "in a transaction"):
         return
     with _lock:
         _count += 1
         is_fatal = _fatal in (_count, name)
     if not is_fatal:
         return
-    if _number == signal.SIGSTOP:
+    if _cancel is not None:
+        elsewhere = threading.Thread(target=_cancel)
+        elsewhere.start()
+        elsewhere.join()
+    elif _number == signal.SIGSTOP:
         # Else what another thread has locked would be locked until the process wakes.
         with _transactions:
             _transactions.wait_for(lambda: not _open)
@@ -82,10 +94,14 @@ def _watch(connection, **kwargs):
 
 def _commits_alone(execute, sql, params, many, context):
     """Make kill points of a statement that is a transaction of its own."""
-    is_alone = not context["connection"].in_atomic_block and sql.lstrip().startswith(WRITES)
-    if is_alone:
-        reach("before a statement")
-    result = execute(sql, params, many, context)
-    if is_alone:
-        reach("after a statement")
+    connection = context["connection"]
+    if connection.in_atomic_block or not sql.lstrip().startswith(WRITES):
+        return execute(sql, params, many, context)
+    reach("before a statement")
+    _note(connection, is_open=True)
+    try:
+        result = execute(sql, params, many, context)
+    finally:
+        _note(connection, is_open=False)
+    reach("after a statement")
     return result

@@ -11,6 +11,7 @@ from mlango.clock import Now
 from mlango.models import Approval, DurableRun, Trace
 from mlango.models.approval import Operator
 from tests.durable.agents import plan
+from tests.durable.checker import tree
 from tests.durable.crashing import Clerk, Keeper, Lead, Starter
 
 MANY = 20  # processes that a run takes at most
@@ -21,10 +22,14 @@ INNER = plan([["send", {"to": "bob"}]], [["pay", {"amount": 2}], ["found", {"wha
 
 @dataclass(frozen=True)
 class Shape:
-    """What is asked of which agent, and in how many parts it is done."""
+    """What is asked of which agent, and in how many parts it is done.
+
+    ``points`` are about as many as the kill points of its longest part.
+    """
 
     agent: type
     said: str
+    points: int
     parts: int = 1
     has_session: bool = False
 
@@ -34,19 +39,19 @@ class Shape:
 
 
 SHAPES = {
-    "plain": Shape(Clerk, plan("Hello.")),
-    "tools": Shape(Clerk, plan(*([call] for call in EACH), "Done.")),
-    "parallel": Shape(Clerk, plan([*EACH, ["send", {"to": "bob"}]], "Done.")),
+    "plain": Shape(Clerk, plan("Hello."), 14),
+    "tools": Shape(Clerk, plan(*([call] for call in EACH), "Done."), 74),
+    "parallel": Shape(Clerk, plan([*EACH, ["send", {"to": "bob"}]], "Done."), 56),
     "approval": Shape(
-        Clerk, plan([["pay", {"amount": 3}], ["put", {"what": "a"}]], "Paid."), parts=2
+        Clerk, plan([["pay", {"amount": 3}], ["put", {"what": "a"}]], "Paid."), 30, parts=2
     ),
     "sub-agent": Shape(
-        Lead, plan([["clerk", {"message": INNER}], ["put", {"what": "b"}]], "All."), 2
+        Lead, plan([["clerk", {"message": INNER}], ["put", {"what": "b"}]], "All."), 56, parts=2
     ),
     "handoff": Shape(
-        Starter, plan([["transfer_to_clerk", {}]], [["send", {"to": "c"}]], "There.")
+        Starter, plan([["transfer_to_clerk", {}]], [["send", {"to": "c"}]], "There."), 36
     ),
-    "session": Shape(Keeper, plan([["put", {"what": "a"}]], "Kept."), has_session=True),
+    "session": Shape(Keeper, plan([["put", {"what": "a"}]], "Kept."), 30, has_session=True),
 }
 
 
@@ -81,6 +86,15 @@ def decide(ledger):
             approval.happened(by=Operator(), note="I saw it.")
         else:
             approval.run_again(by=Operator())
+
+
+def course(trace):
+    """Return how a run and those that worked for it went, whatever a crash made of a result."""
+    return [
+        (each.status, message["role"], message.get("tool_call_id"))
+        for each in tree(trace)
+        for message in each.messages
+    ]
 
 
 def see_through(trace, ledger, do=execute_now):

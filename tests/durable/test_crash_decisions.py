@@ -17,7 +17,7 @@ from mlango.runtime.registry import registry
 from tests.durable.agents import LEDGER, plan
 from tests.durable.checker import tree, violations
 from tests.durable.crashing import Clerk, Doomed, Lead, Trusting, pay, send
-from tests.durable.shapes import EACH, INNER, let_lapse, see_through
+from tests.durable.shapes import let_lapse, see_through
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -270,22 +270,6 @@ class TestAProcessThatStopsForAWhile:
         assert rows == ([*done.spans.values_list("pk")], Attempt.objects.count())
         assert Group.objects.count() == 1
         assert DurableRun.objects.get(pk=trace.pk).token == 2
-
-
-class TestARunThatIsCancelled:
-    def test_ends_wherever_its_process_was_killed(self, mortals, ledger):
-        said = plan([["clerk", {"message": INNER}], *EACH], "Done.")
-        for number in count(1, EVERY):
-            trace = Lead().enqueue(said)
-            lived = mortals.do(trace.pk, number)
-            trace.cancel()
-
-            trace = see_through(trace, ledger)
-
-            assert violations(trace, ledger.read()) == [], f"kill point {number}"
-            assert trace.status in ("cancelled", "finished")
-            if lived:
-                break
 
 
 def drained(trace):

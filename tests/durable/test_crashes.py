@@ -5,22 +5,13 @@ from itertools import count
 
 import pytest
 
-from tests.durable.checker import tree, violations
-from tests.durable.shapes import SHAPES, decide, see_through
+from tests.durable.checker import violations
+from tests.durable.shapes import SHAPES, course, decide, see_through
 
 # All of them take minutes: benchmarks/soak.py goes through them.
 EVERY = int(os.environ.get("MLANGO_TEST_KILL_EVERY", "7"))
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def course(trace):
-    """Return how a run and those that worked for it went, whatever a crash made of a result."""
-    return [
-        (each.status, message["role"], message.get("tool_call_id"))
-        for each in tree(trace)
-        for message in each.messages
-    ]
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -100,6 +100,7 @@ LOOKS = {
     "leases are renewed": lambda: RUNS.mine("w1", SOME, SECONDS),
     "a run writes": lambda: RUNS.held(ONE, 1).update(progress=1),
     "a run rests": lambda: RUNS.rest(ONE, 1),
+    "a run comes to wait": lambda: RUNS.park(ONE, 1),
     "a run is left": lambda: RUNS.give_back(ONE, 1),
     "a run is woken": lambda: RUNS.wake(ONE),
     "a run is cancelled": lambda: RUNS.cancel(ONE),

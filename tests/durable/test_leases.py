@@ -117,6 +117,16 @@ def test_a_run_that_rests_is_not_due_until_it_is_woken():
     assert claim(uuid).token == 2
 
 
+def test_a_run_that_is_cancelled_as_it_comes_to_wait_is_due():
+    uuid = queued()
+    run = claim(uuid)
+    DurableRun.objects.cancel(uuid)
+
+    DurableRun.objects.park(uuid, run.token)
+
+    assert claim(uuid).cancel_requested
+
+
 def test_the_most_urgent_run_goes_first_then_the_oldest():
     queued("1")
     queued("2")
