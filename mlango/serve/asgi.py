@@ -6,6 +6,7 @@ end of its process.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from io import BytesIO
 from typing import Any
@@ -20,6 +21,7 @@ from mlango.serve.body import too_large
 from mlango.serve.cors import share
 from mlango.serve.drain import drain
 from mlango.serve.problems import Problem
+from mlango.serve.streaming import hurried
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -31,8 +33,9 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 class Guard:
     """Ends the body of a request to an agent where MAX_HTTP_BODY_BYTES does.
 
-    The bodies of a site's other views are none of its business. It also notices SIGTERM, on
-    which ``/healthz`` turns red.
+    The bodies of a site's other views are none of its business. It drops who takes nothing of
+    a stream of events, for no handler would, and notices SIGTERM, on which ``/healthz`` turns
+    red.
     """
 
     def __init__(self, application: Application) -> None:
@@ -40,28 +43,32 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         drain.watch()
-        limit = settings.MAX_HTTP_BODY_BYTES
-        if scope["type"] != "http" or limit is None:
+        if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        body = Body(scope, receive, limit)
-        await self._application(scope, body.receive, send)
-        if body.is_refused:
+        limit = settings.MAX_HTTP_BODY_BYTES
+        exchange = Exchange(scope, receive, send, limit)
+        await self._application(scope, exchange.receive, exchange.send)
+        if exchange.is_refused:
             await refuse(too_large(limit), scope, send)
 
 
-class Body:
-    """Passes a body on up to its limit, as though the client had left there."""
+class Exchange:
+    """Passes a body on up to its limit, and events to who takes them, as though the client
+    had left there."""
 
-    def __init__(self, scope: Scope, receive: Receive, limit: int) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, limit: int | None) -> None:
         self._scope = scope
         self._receive = receive
-        self._limit: float = limit
+        self._send = send
+        self._limit = float("inf") if limit is None else limit
         self._size = 0
+        self._listener: asyncio.Task[Any] | None = None
+        self._is_stream = self._is_dropped = False
         self.is_refused = False
 
     async def receive(self) -> Message:
-        message = await self._receive()
+        message = await self._listen()
         self._size += len(message.get("body") or b"")
         if self._size > self._limit:
             if is_for_agent(self._scope):
@@ -69,6 +76,44 @@ class Body:
                 return {"type": "http.disconnect"}
             self._limit = float("inf")
         return message
+
+    async def _listen(self) -> Message:
+        """Return what the client says; that it has left, once it is dropped."""
+        if self._is_dropped:
+            return {"type": "http.disconnect"}
+        self._listener = asyncio.current_task()
+        try:
+            return await self._receive()
+        except asyncio.CancelledError:
+            if not self._is_dropped:
+                raise
+            self._listener.uncancel()
+            return {"type": "http.disconnect"}
+        finally:
+            self._listener = None
+
+    async def send(self, message: Message) -> None:
+        if not self._is_stream:
+            self._is_stream = tells_events(message)
+            await self._send(message)
+            return
+        with hurried(self._drop):
+            await self._send(message)
+
+    def _drop(self) -> None:
+        """Have the handler know that the client has left, as good as."""
+        self._is_dropped = True
+        if self._listener is not None:
+            self._listener.cancel()
+
+
+def tells_events(message: Message) -> bool:
+    """Return whether a stream of events begins."""
+    headers = message.get("headers") or ()
+    return any(
+        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in headers
+    )
 
 
 def is_for_agent(scope: Scope) -> bool:

@@ -36,7 +36,6 @@ from mlango.serve.body import too_large
 from mlango.serve.keepers import Keepers
 from mlango.serve.problems import Problem
 from mlango.serve.scopes import nothing, request_of, sessions
-from mlango.serve.streaming import hurried
 
 logger = logging.getLogger("mlango.serve")
 
@@ -195,11 +194,9 @@ async def send_response(response: HttpResponseBase, send: Send) -> None:
 
 
 async def send_stream(response: Any, send: Send) -> None:
-    """Send the parts of a response as they come; leave a client who does not take them."""
-    task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
+    """Send the parts of a response as they come."""
     await send(start_of(response))
     async with aclosing(response.streaming_content) as parts:
         async for part in parts:
-            with hurried(task.cancel):
-                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": part, "more_body": True})
     await send({"type": "http.response.body"})
