@@ -8,6 +8,7 @@ from pathlib import Path
 from django.contrib.auth.models import Group
 
 from mlango.agents import Agent, Context, Durable, MetastoreMemory, tool
+from mlango.models import Trace
 from tests.durable.agents import Planned, linger
 from tests.durable.points import reach
 
@@ -78,6 +79,14 @@ def refuse(what: str, ctx: Context) -> str:
 
 
 @tool(effect="idempotent")
+def withdraw(ctx: Context) -> str:
+    """Have the run cancelled, as any process can."""
+    Trace.objects.get(pk=ctx.trace_uuid).cancel()
+    act("withdraw", ctx)
+    return "withdrawn"
+
+
+@tool(effect="idempotent")
 def die(how: str, ctx: Context) -> str:
     """End the process."""
     act("die", ctx)
@@ -91,7 +100,7 @@ class Clerk(Agent):
         app_label = "crashing"
         provider = Mortal()
         model = "mortal/one"
-        tools = [look, send, put, found, pay, refuse, die, linger]
+        tools = [look, send, put, found, pay, refuse, withdraw, die, linger]
         durable = True
 
 

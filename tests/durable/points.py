@@ -20,16 +20,24 @@ _count = 0
 _fatal = 0
 _number = signal.SIGKILL
 _cancel = None
+_whom = 0
 
 
-def meet(fatal, number=signal.SIGKILL, cancel=None):
+def meet(fatal, number=signal.SIGKILL, cancel=None, *, with_group=False):
     """Have this process meet a signal at a kill point, by its number or name; at none if 0.
 
     It meets SIGSTOP only where it holds no lock of the database. With ``cancel`` that is called
-    there instead, as somebody else would.
+    there instead, as somebody else would. ``with_group`` has all processes of its group meet
+    the signal with it.
     """
-    global _count, _fatal, _number, _cancel
+    global _count, _fatal, _number, _cancel, _whom
     _count, _fatal, _number, _cancel = 0, fatal, number, cancel
+    _whom = 0 if with_group else os.getpid()
+
+
+def count():
+    """Return how many kill points were come to since this was told what to meet."""
+    return _count
 
 
 def is_passed():
@@ -56,9 +64,9 @@ def reach(name):
         # Else what another thread has locked would be locked until the process wakes.
         with _transactions:
             _transactions.wait_for(lambda: not _open)
-            os.kill(os.getpid(), _number)
+            os.kill(_whom, _number)
     else:
-        os.kill(os.getpid(), _number)
+        os.kill(_whom, _number)
 
 
 def watch_the_database():
@@ -89,7 +97,8 @@ def _note(connection, *, is_open):
 
 
 def _watch(connection, **kwargs):
-    connection.execute_wrappers.append(_commits_alone)
+    if _commits_alone not in connection.execute_wrappers:  # it may have been closed before
+        connection.execute_wrappers.append(_commits_alone)
 
 
 def _commits_alone(execute, sql, params, many, context):
