@@ -15,6 +15,7 @@ from mlango.agents.agent import Agent
 from mlango.exceptions import did_you_mean
 from mlango.management.endings import INTERRUPTED, OK, Left
 from mlango.management.keyboard import ask_line
+from mlango.management.steering import LATER, Steering
 from mlango.management.terminal import RED, Screen
 
 LEAVE = ("exit", "quit", ":q", "/quit")
@@ -43,12 +44,14 @@ class Chat:
         chosen: dict[str, Any],
         err: Screen,
         stderr: OutputWrapper,
+        steering: Steering,
     ) -> None:
         self._agent = agent
         self._ask = ask
         self._chosen = {"session_id": "cli"} | chosen
         self._err = err
         self._stderr = stderr
+        self._steering = steering
 
     def run(self) -> int:
         """Chat, and return the exit code."""
@@ -87,6 +90,8 @@ class Chat:
     def _help(self, rest: str) -> None:
         for word, meaning in COMMANDS.items():
             self._err.line(f"{word:<10}{meaning}")
+        self._err.line("What is typed while a run goes on is told to it after the running tool,")
+        self._err.line(f"or with {LATER} TEXT when it would be done.")
         self._err.line("Ctrl-C stops a run, gives up what is typed, and leaves if pressed twice.")
 
     def _new(self, rest: str) -> None:
@@ -119,7 +124,8 @@ class Chat:
         last = -inf
         while True:
             try:
-                message = ask_line(PROMPT, self._stderr).strip()
+                typed, self._steering.typed = self._steering.typed, ""
+                message = ask_line(PROMPT, self._stderr, typed).strip()
             except EOFError:
                 self._err.line("")
                 raise Left(OK) from None

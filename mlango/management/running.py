@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from mlango.core.run import AgentRun
 from mlango.management.endings import INTERRUPTED, Left, exit_code
 from mlango.management.interrupts import Interrupts
 from mlango.management.printing import JsonPrinter, Printer, TextPrinter, awaited
+from mlango.management.steering import Steering
 from mlango.management.terminal import Screen
 from mlango.management.waiting import Waiting
 
@@ -30,13 +31,24 @@ def add_printing(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print events, one JSON a line")
 
 
-def follow(stream: RunStream, options: dict[str, Any], out: Screen, err: Screen) -> Ended:
-    """Print a run to its end. Raise Left if the user does not only stop it, but leaves."""
+def follow(
+    stream: RunStream,
+    options: dict[str, Any],
+    out: Screen,
+    err: Screen,
+    steering: Steering | None = None,
+) -> Ended:
+    """Print a run to its end. Raise Left if the user does not only stop it, but leaves.
+
+    With ``steering`` what he types is told to the run.
+    """
     printer = _printer(options, out, err)
     interrupts = Interrupts(stream, err)
     try:
         # If printing fails, the run is stopped and stored before the signals are let go.
-        with interrupts, closing(stream), Waiting(out, err) as waiting:
+        with interrupts, closing(stream), Waiting(out, err) as waiting, ExitStack() as stack:
+            if steering is not None:
+                stack.enter_context(steering.of(stream, waiting))
             for event in stream:
                 with waiting.interrupted():
                     printer.show(event)

@@ -20,7 +20,18 @@ RED, GREEN, DIM = "31", "32", "2"
 
 # For a terminal that cannot show them.
 SYMBOLS = str.maketrans(
-    {"✓": "+", "✗": "x", "→": ">", "·": "-", "…": "...", "│": "|", "├": "|", "└": "`", "─": "-"}
+    {
+        "✓": "+",
+        "✗": "x",
+        "→": ">",
+        "·": "-",
+        "…": "...",
+        "│": "|",
+        "├": "|",
+        "└": "`",
+        "─": "-",
+        "█": "#",
+    }
 )
 
 
@@ -199,6 +210,13 @@ def _columns_of(char: str) -> int:
     if unicodedata.combining(char):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def tail(text: str, limit: int) -> str:
+    """Return the end of a line that is at most ``limit`` columns wide."""
+    while text and width(text) > limit:
+        text = text[1:]
+    return text
 
 
 def cut(text: str, limit: int) -> str:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from mlango.core.numbers import plain
+from mlango.management.beginnings import BAD
 from mlango.management.decisions import asked
 from mlango.management.printing import counted
-from mlango.management.terminal import one_line, sanitize
+from mlango.management.terminal import cut, one_line, sanitize, width
 from mlango.models import Approval, Span, Trace
 from mlango.models.naming import MIN_PREFIX
 
-BAD = (Trace.Status.FAILED, Trace.Status.LOST)
+BAR = 24  # columns
+WIDE = 100  # columns from which on there is room for bars
 
 
 def headline(trace: Trace) -> str:
@@ -27,13 +31,45 @@ def headline(trace: Trace) -> str:
     )
 
 
-def lines_of(trace: Trace, *, full: bool = False) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Puts a bar beside a span's line, which tells when in its run it was, and how long."""
+
+    begin: datetime
+    seconds: float
+    columns: int
+
+    @classmethod
+    def of(cls, trace: Trace, columns: int) -> Bars | None:
+        """Return the bars of a trace; None where there is no room for them."""
+        spans = list(trace.spans.all())
+        if columns < WIDE or not spans:
+            return None
+        begin = min(span.started_at for span in spans)
+        end = max(span.ended_at for span in spans)
+        return cls(begin, (end - begin).total_seconds(), columns)
+
+    def beside(self, line: str, span: Span) -> str:
+        """Return a line, cut and filled up, with the bar of its span."""
+        room = self.columns - BAR - 2
+        shown = cut(line, room)
+        return f"{shown}{' ' * (room - width(shown))}  {self._bar(span)}".rstrip()
+
+    def _bar(self, span: Span) -> str:
+        scale = BAR / self.seconds if self.seconds > 0 else 0.0
+        offset = (span.started_at - self.begin).total_seconds() * scale
+        start = min(int(offset), BAR - 1)
+        length = max(1, min(round(span.duration_s * scale), BAR - start))
+        return f"{' ' * start}{'█' * length}"
+
+
+def lines_of(trace: Trace, *, full: bool = False, bars: Bars | None = None) -> Iterator[str]:
     """Yield the lines that tell of a trace; with ``full`` nothing is cut."""
     yield f"trace {trace.uuid}"
     yield headline(trace)
     yield from _content("in", trace.input, full)
     children = children_of(trace.spans.all())
-    yield from _branches(children, None, "", full)
+    yield from _branches(children, None, "", full, bars)
     for approval in Approval.objects.open_in(trace):
         yield from _waits_for(approval, full)
     yield from _content("out", trace.output, full)
@@ -62,17 +98,22 @@ def children_of(spans: Iterable[Span]) -> dict[int | None, list[Span]]:
 
 
 def _branches(
-    children: dict[int | None, list[Span]], parent: int | None, indent: str, full: bool
+    children: dict[int | None, list[Span]],
+    parent: int | None,
+    indent: str,
+    full: bool,
+    bars: Bars | None,
 ) -> Iterator[str]:
     spans = children.get(parent, [])
     for span in spans:
         is_last = span is spans[-1]
         below = indent + ("   " if is_last else "│  ")
-        yield f"{indent}{'└─' if is_last else '├─'} {span_line(span)}"
+        line = f"{indent}{'└─' if is_last else '├─'} {span_line(span)}"
+        yield line if bars is None else bars.beside(line, span)
         if full:
             for line in _values(span):
                 yield f"{below}{line}"
-        yield from _branches(children, span.ordering, below, full)
+        yield from _branches(children, span.ordering, below, full, bars)
 
 
 def span_line(span: Span) -> str:

@@ -9,7 +9,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Self
 
-from mlango.management.terminal import Screen, is_dumb
+from mlango.management.terminal import Screen, columns, is_dumb, tail, width
 
 PERIOD = 1.0  # seconds; who waits less than one sees nothing
 
@@ -22,6 +22,7 @@ class Waiting:
 
     def __init__(self, out: Screen, err: Screen, clock: Callable[[], float] = monotonic) -> None:
         self.what = "the model"
+        self.typed = ""  # what the user has typed meanwhile
         self._out = out
         self._err = err
         self._clock = clock
@@ -58,7 +59,14 @@ class Waiting:
         with self._lock:
             in_answer = self._out.is_terminal and self._out.in_line
             if not in_answer and not self._ended.is_set():
-                self._err.live(f"… {self.what} {self._clock() - self._since:.0f} s")
+                self._err.live(self._text())
+
+    def _text(self) -> str:
+        text = f"… {self.what} {self._clock() - self._since:.0f} s"
+        if not self.typed:
+            return text
+        room = columns() - width(text) - 4
+        return f"{text} > {tail(self.typed, room)}"
 
     def _run(self) -> None:
         while not self._ended.wait(PERIOD):

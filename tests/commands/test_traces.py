@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from mlango.management.trees import children_of
+from mlango.management.trees import Bars, children_of, lines_of
 from mlango.models import Approval, Span, Trace
 from mlango.models.approval import Operator
 from tests.commands.desk import Desk, Office
@@ -284,3 +284,47 @@ class TestWaiting:
         Approval.objects.get().approve(by=Operator())
 
         assert "approval" not in manage("traces", "show", "last")[0]
+
+
+# -- bars --------------------------------------------------------------------------------------
+
+
+def spans(*times):
+    begun = timezone.now()
+    trace = Trace.objects.create(uuid="b" * 32, agent=SHOUTER, started_at=begun)
+    Span.objects.bulk_create(
+        Span(
+            trace=trace,
+            ordering=number,
+            step=1,
+            kind="tool",
+            name="shout",
+            started_at=begun + timedelta(seconds=start),
+            ended_at=begun + timedelta(seconds=end),
+        )
+        for number, (start, end) in enumerate(times, 1)
+    )
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("times", "bars"),
+    [
+        ([(0, 12), (12, 24)], ["█" * 12, " " * 12 + "█" * 12]),
+        ([(0, 24), (23.9, 24)], ["█" * 24, " " * 23 + "█"]),
+        ([(5, 5)], ["█"]),
+        ([(0, 2400), (1200, 1201)], ["█" * 24, " " * 12 + "█"]),
+    ],
+)
+def test_a_wide_terminal_has_bars(times, bars):
+    trace = spans(*times)
+
+    lines = [*lines_of(trace, bars=Bars.of(trace, 100))][2:]
+
+    assert [line[76:] for line in lines] == bars
+    assert all(line[74:76] == "  " for line in lines)
+
+
+def test_a_narrow_one_has_none():
+    assert Bars.of(spans((0, 1)), 99) is None
+    assert Bars.of(Trace(uuid="c" * 32), 100) is None

@@ -12,17 +12,27 @@ from django.core.management.base import CommandError, CommandParser
 from mlango.agents.agent import Agent
 from mlango.agents.providers.routing import resolve
 from mlango.agents.resume import FIXED
+from mlango.agents.streams import RunStream
 from mlango.conf import settings
 from mlango.core.options import UNSET
-from mlango.core.run import WAITING, AgentRun
+from mlango.core.run import WAITING
 from mlango.exceptions import MlangoError
 from mlango.management.asking import Asker
 from mlango.management.base import TerminalCommand, count, user_named
+from mlango.management.beginnings import (
+    add_beginnings,
+    fork,
+    fork_point,
+    last_session,
+    trace_named,
+)
 from mlango.management.chat import Chat
 from mlango.management.decisions import awaited_by, tell_what_waits
-from mlango.management.endings import USAGE, Left
+from mlango.management.endings import APPROVAL, USAGE, Left
 from mlango.management.resuming import resumed
 from mlango.management.running import add_printing, follow
+from mlango.management.steering import Steering
+from mlango.models import Approval
 from mlango.runtime.registry import registry
 
 STDIN = "-"
@@ -38,6 +48,9 @@ class MixedParser(CommandParser):
 class Command(TerminalCommand):
     """Runs one agent. The answer goes to stdout, everything else to stderr."""
 
+    # In a chat only: whoever asks once types ahead for his shell.
+    steering: Steering | None = None
+
     help = "Ask an agent once, or without a message chat with it."
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
@@ -47,14 +60,14 @@ class Command(TerminalCommand):
         return parser
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.usage = "%(prog)s [options] LABEL [MESSAGE ...]"
+        parser.usage = "%(prog)s [options] [LABEL] [MESSAGE ...]"
         parser.add_argument(
             "words",
-            nargs="+",
+            nargs="*",
             metavar="LABEL [MESSAGE ...]",
             help="the agent, then the message; - reads the message from stdin",
         )
-        parser.add_argument("--session", metavar="ID", help="go on with this session")
+        add_beginnings(parser)
         parser.add_argument("--max-steps", metavar="N", type=count, help="the most model calls")
         parser.add_argument("--provider", metavar="ALIAS", help="ask another provider")
         parser.add_argument("--model", metavar="NAME", help="ask another model")
@@ -70,12 +83,17 @@ class Command(TerminalCommand):
         )
 
     def perform(self, options: dict[str, Any]) -> int:
+        _refuse_empty(options)
+        if options["resume"] or options["fork"]:
+            return self._go_on(options)
+        if not options["words"]:
+            raise CommandError(
+                "Which agent? Name it by its label; manage.py agents lists them.", returncode=USAGE
+            )
         label, *words = options["words"]
-        try:
-            agent = registry.get(label)()
-            chosen = _run_options(agent, options)
-        except MlangoError as error:
-            raise CommandError(str(error), returncode=USAGE) from error
+        agent, chosen = _chosen(label, options)
+        if options["last_session"]:
+            chosen["session_id"] = last_session(agent, chosen.get("user"))
         message = _message(words)
         if message is None and options["json"]:
             raise CommandError("--json needs a message: a chat is for people.", returncode=USAGE)
@@ -93,20 +111,49 @@ class Command(TerminalCommand):
 
         At a terminal, whoever sits there is asked about what the run waits for.
         """
-        further = {name: value for name, value in chosen.items() if name not in FIXED}
         try:
             stream = agent.stream(message, **chosen)
         except MlangoError as error:
             raise CommandError(str(error), returncode=USAGE) from error
-        ended = follow(stream, options, self.out, self.err)
-        while ended.run.status == WAITING and self._decide(ended.run, options, chosen):
-            stream = resumed(agent, ended.run, **further)
-            ended = follow(stream, options, self.out, self.err)
+        return self._follow(agent, stream, chosen, options)
+
+    def _go_on(self, options: dict[str, Any]) -> int:
+        """Go on with a run that is recorded, or with a copy of it, and return the exit code."""
+        is_fork = bool(options["fork"])
+        trace = fork_point(options["fork"])[0] if is_fork else trace_named(options["resume"]).root
+        label, *words = options["words"] or [trace.agent]
+        if words or options["file"]:
+            raise CommandError(
+                "A run goes on with what it was asked: give no message and no file.",
+                returncode=USAGE,
+            )
+        agent, chosen = _chosen(label, options)
+        try:
+            if is_fork:
+                trace = fork(agent, options["fork"], _further(chosen))
+            waits_for = list(Approval.objects.open_in(trace))
+            if waits_for and not self._decide(waits_for, options, chosen):
+                return APPROVAL
+            stream = resumed(agent, trace, **_further(chosen))
+            return self._follow(agent, stream, chosen, options)
+        except Left as left:
+            return left.code
+
+    def _follow(
+        self, agent: Agent, stream: RunStream, chosen: dict[str, Any], options: dict[str, Any]
+    ) -> int:
+        ended = follow(stream, options, self.out, self.err, self.steering)
+        while ended.run.status == WAITING and self._decide(
+            list(awaited_by(ended.run)), options, chosen
+        ):
+            stream = resumed(agent, ended.run, **_further(chosen))
+            ended = follow(stream, options, self.out, self.err, self.steering)
         return ended.code
 
-    def _decide(self, run: AgentRun, options: dict[str, Any], chosen: dict[str, Any]) -> bool:
+    def _decide(
+        self, approvals: list[Approval], options: dict[str, Any], chosen: dict[str, Any]
+    ) -> bool:
         """Return whether all that a run waits for was decided; tell how if it was not."""
-        approvals = list(awaited_by(run))
         if self._can_ask(options):
             return Asker(chosen.get("user"), self.err, self.stderr).decide(approvals)
         if not options["json"]:
@@ -121,7 +168,8 @@ class Command(TerminalCommand):
         def ask(message: str, chosen: dict[str, Any]) -> int:
             return self._ask(agent, message, chosen, options)
 
-        return Chat(agent, ask, chosen, self.err, self.stderr).run()
+        self.steering = Steering(self.out, self.err)
+        return Chat(agent, ask, chosen, self.err, self.stderr, self.steering).run()
 
 
 def _message(words: list[str]) -> str | None:
@@ -152,7 +200,6 @@ def _read_stdin() -> str:
 
 def _run_options(agent: Agent, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of ``stream()`` that were given on the command line."""
-    _refuse_empty(options)
     given = {
         "session_id": options["session"],
         "max_steps": options["max_steps"],
@@ -164,8 +211,22 @@ def _run_options(agent: Agent, options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def _chosen(label: str, options: dict[str, Any]) -> tuple[Agent, dict[str, Any]]:
+    """Return an agent and the options of its run. Raise CommandError for what is wrong."""
+    try:
+        agent: Agent = registry.get(label)()
+        return agent, _run_options(agent, options)
+    except MlangoError as error:
+        raise CommandError(str(error), returncode=USAGE) from error
+
+
+def _further(chosen: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that can be given anew to a run that goes on."""
+    return {name: value for name, value in chosen.items() if name not in FIXED}
+
+
 def _refuse_empty(options: dict[str, Any]) -> None:
-    for name in ("session", "provider", "model", "user", "record", "replay"):
+    for name in ("session", "resume", "fork", "provider", "model", "user", "record", "replay"):
         if options[name] == "":
             raise CommandError(f"--{name} needs a value, not ''.", returncode=USAGE)
 

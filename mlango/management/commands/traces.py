@@ -12,18 +12,17 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.db.models import QuerySet
 
-from mlango.agents.traces import get_trace
 from mlango.core.numbers import plain
-from mlango.exceptions import MlangoError, TraceNotFound
+from mlango.exceptions import MlangoError
 from mlango.management import removing
 from mlango.management.base import TerminalCommand, count
+from mlango.management.beginnings import BAD, REF, trace_named
 from mlango.management.endings import OK
 from mlango.management.printing import counted
-from mlango.management.terminal import RED
-from mlango.management.trees import BAD, headline, lines_of, span_line
+from mlango.management.terminal import RED, columns
+from mlango.management.trees import Bars, headline, lines_of, span_line
 from mlango.models import Approval, Span, Trace
 
-REF = "the first 8 or more characters of its id, last or last-failed"
 PERIOD = 0.5  # seconds between two looks at a run that goes on
 
 
@@ -67,11 +66,11 @@ class Command(TerminalCommand):
             case "list":
                 self._list(options)
             case "show":
-                self._show(_found(options["ref"]), options)
+                self._show(trace_named(options["ref"]), options)
             case "tail":
-                self._tail(_found(options["ref"]))
+                self._tail(trace_named(options["ref"]))
             case "export":
-                self._export(_found(options["ref"]), options["cassette"])
+                self._export(trace_named(options["ref"]), options["cassette"])
             case "prune":
                 removing.prune(self.err, options)
             case "erase":
@@ -95,7 +94,8 @@ class Command(TerminalCommand):
             return
         full = options["full"] or options["verbosity"] > 1
         write = self.out.line if full else self.out.short_line
-        for line in lines_of(trace, full=full):
+        bars = Bars.of(trace, columns()) if self.out.is_terminal and not full else None
+        for line in lines_of(trace, full=full, bars=bars):
             write(line, RED if line.lstrip("│├└─ ").startswith("✗") else "")
 
     def _tail(self, trace: Trace) -> None:
@@ -147,23 +147,6 @@ def _chosen(options: dict[str, Any]) -> QuerySet[Trace]:
     if options["status"]:
         traces = traces.filter(status=options["status"])
     return traces.filter(status__in=BAD) if options["failed"] else traces
-
-
-def _found(ref: str) -> Trace:
-    if ref in ("last", "last-failed"):
-        traces = Trace.objects.order_by("-started_at")
-        trace = (traces if ref == "last" else traces.filter(status__in=BAD)).first()
-        if trace is None:
-            raise CommandError(
-                "There is no trace yet. Run an agent first."
-                if ref == "last"
-                else "No run has failed."
-            )
-        return trace
-    try:
-        return get_trace(ref)
-    except TraceNotFound as error:
-        raise CommandError(str(error)) from error
 
 
 def described(trace: Trace) -> dict[str, Any]:
