@@ -9,6 +9,7 @@ from mlango.agents.requests import MAX_KEY
 from mlango.core.memory import SESSION_ID
 from mlango.models import Trace
 from mlango.serve.problems import CONTENT_TYPE
+from mlango.serve.uploads import DATA_URL
 
 JSON, FORM, EVENTS = "application/json", "multipart/form-data", "text/event-stream"
 Schema = dict[str, Any]
@@ -27,15 +28,22 @@ ANYTHING: Schema = {}
 DECISIONS = ["approve", "reject", "edit", "answer", "signed_in"]
 DECISIONS += ["happened", "did_not_happen", "run_again"]
 UUID: Schema = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
+CURSOR: Schema = {"type": "string", "pattern": r"^(?:[0-9]{1,9}(?:\.[0-9]{1,9})?)?$"}
 MESSAGE: Schema = {"type": "string", "minLength": 1, "pattern": r"\S"}
 SESSION: Schema = {"type": "string", "pattern": f"^(?:{SESSION_ID.pattern})?$"}
 COST: Schema = {"type": "string", "nullable": True, "description": "US dollars; null: unknown."}
+BASE64 = "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+DATA: Schema = {"type": "string", "minLength": 1, "pattern": f"^(?:{DATA_URL.pattern})?{BASE64}$"}
 FILE: Schema = {
     "oneOf": [
-        {"type": "string", "description": "A data: URL with base64."},
+        {
+            "type": "string",
+            "pattern": f"^{DATA_URL.pattern}{BASE64}$",
+            "description": "A data: URL with base64.",
+        },
         {
             "type": "object",
-            "properties": {"name": TEXT, "data": {**TEXT, "minLength": 1}, "type": TEXT},
+            "properties": {"name": TEXT, "data": DATA, "type": TEXT},
             "required": ["data"],
         },
     ]
@@ -114,6 +122,7 @@ COMPONENTS: dict[str, Schema] = {
             "images": UPLOAD,
         },
         "message",
+        closed=True,
     ),
     "AgentEvent": obj({"id": TEXT, "event": TEXT, "data": TEXT}, "event", "data"),
     "AgentRun": obj(_RUN),
@@ -247,8 +256,8 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         summary="Read the events of a run",
         description=f"{FRAMES} Those behind `Last-Event-ID` are told first.",
         answers={EVENTS: ref("AgentEvent")},
-        query={"after": TEXT},
-        headers={"Last-Event-ID": TEXT},
+        query={"after": CURSOR},
+        headers={"Last-Event-ID": CURSOR},
         problems=(404,),
     ),
     ("approvals", "GET"): Operation(
@@ -270,7 +279,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         answers={JSON: ref("AgentRunPage")},
         query={
             "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
-            "before": UUID,
+            "before": {**UUID, "pattern": "^(?:[0-9a-f]{32})?$"},
             "session_id": TEXT,
             "status": {"type": "string", "enum": list(Trace.Status.values)},
         },

@@ -155,6 +155,28 @@ def test_answers_are_as_the_document_says(document, client):
     check(document, "/asked/run/", "post", post(Client(), "/asked/run/", {"message": "hi"}))
 
 
+@pytest.mark.parametrize(
+    ("file", "is_valid"),
+    [
+        ({"data": "aGk=", "name": "a.txt"}, True),
+        ({"data": "data:text/plain;charset=utf-8;base64,aGk="}, True),
+        ("data:;base64,aGk=", True),
+        ({"data": "hi!"}, False),
+        ({"data": "aGk"}, False),
+        ("aGk=", False),
+        ("data:text/plain,hi", False),
+    ],
+)
+def test_files_are_as_the_document_says(document, client, file, is_valid):
+    body = {"message": "hi", "files": [file]}
+
+    response = client.post("/asked/run/", body, content_type="application/json")
+
+    schema = {"$ref": "#/components/schemas/AgentRequest", "components": document["components"]}
+    assert jsonschema.Draft202012Validator(schema).is_valid(body) == is_valid
+    assert response.status_code == (200 if is_valid else 400)
+
+
 # -- the browsable API ------------------------------------------------------------------------
 
 HTML = "text/html,application/xhtml+xml,*/*;q=0.8"
