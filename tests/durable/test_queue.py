@@ -1,11 +1,12 @@
 """Runs that are asked for here and done elsewhere."""
 
 import asyncio
+import threading
 from datetime import timedelta
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.db import transaction
+from django.db import connections, transaction
 from django.utils import timezone
 
 from mlango.agents.execution import execute_now
@@ -99,6 +100,27 @@ class TestEnqueue:
 
         assert execute_now(trace.pk).status == "finished"
         assert execute_now(trace.pk) is None
+        assert LEDGER == [("send", "ann")]
+
+    def test_a_message_that_comes_to_many_at_once_is_for_one(self):
+        trace = Clerk().enqueue(plan([["send", {"to": "ann"}]], "Sent."))
+        barrier, runs = threading.Barrier(6), []
+
+        def do():
+            try:
+                barrier.wait()
+                runs.append(execute_now(trace.pk))
+            finally:
+                connections.close_all()
+
+        threads = [threading.Thread(target=do) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert [run.status for run in runs if run] == ["finished"]
+        assert len(runs) == 6
         assert LEDGER == [("send", "ann")]
 
     def test_the_user_and_the_options_are_those_of_the_request(self):

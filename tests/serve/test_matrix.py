@@ -5,7 +5,7 @@ import json
 from django.conf import settings
 from django.contrib.auth.models import Permission
 from django.db import transaction
-from django.test import Client, TestCase, override_settings
+from django.test import Client, TestCase, modify_settings, override_settings
 from django.urls import URLPattern, get_resolver
 
 from mlango.agents import Agent, tool
@@ -132,7 +132,7 @@ class MatrixTests(TestCase):
         cls.artifact = Artifact.objects.keep(b"a", **kept).pk
 
     def ask(self, role, route, verb):
-        client, headers = Client(), {}
+        client, headers = Client(), {"accept-encoding": "gzip"}
         if role in self.users:
             client.force_login(self.users[role])
         elif role in ("token", "program"):
@@ -171,6 +171,22 @@ class MatrixTests(TestCase):
                         self.assertNotIn(self.approval.encode(), content)
 
         self.assertEqual(wrong, [])
+
+    @modify_settings(MIDDLEWARE={"prepend": "django.middleware.gzip.GZipMiddleware"})
+    def test_nothing_holds_back_the_events_of_any_url(self):
+        streams = set()
+        for route in set(routes()) - OPEN:
+            for verb in ("GET", "POST"):
+                response, content = self.ask("owner", route, verb)
+                if response["Content-Type"] == "text/event-stream":
+                    streams.add(route)
+                    self.assertEqual(response["Content-Encoding"], "identity")
+                    self.assertEqual(response["Cache-Control"], "no-cache")
+                    self.assertEqual(response["X-Accel-Buffering"], "no")
+                    self.assertIn(b"event: finished", content)
+
+        ends = ("stream/", "events/")
+        self.assertEqual(streams, {route for route in routes() if route.endswith(ends)})
 
     def test_health_is_told_to_anybody(self):
         for route in OPEN:

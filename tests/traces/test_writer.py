@@ -575,3 +575,20 @@ def _no_rows_on_their_way():
     deadline = time.monotonic() + 10
     while not writer.flush(1):
         assert time.monotonic() < deadline
+
+
+def test_the_last_event_comes_when_the_rows_are_there():
+    go_on = threading.Event()
+    events = stream(new_run(TURNS, [add]))
+    for event in events:
+        if event.kind == "step_finished" and event.step == 2:
+            break
+    writer.send("default", lambda: go_on.wait(10))  # the database is slow from here on
+    slow = threading.Timer(0.1, go_on.set)
+    slow.start()
+    last = next(events)
+    trace = Trace.objects.get()
+    slow.join()
+
+    assert last.kind == "finished"
+    assert (trace.status, trace.span_count, trace.spans.count()) == ("finished", 3, 3)
