@@ -490,6 +490,10 @@ async def _in_thread(run: Run, job: Job, tool: Tool, arguments: dict[str, Any]) 
     work = partial(_in_transaction, run, job, call) if tool.is_transactional else call
     try:
         value = await (in_thread if tool.thread_sensitive else in_pool)(work)
+    except Exception:
+        value = await run.journal.committed(job.ordering) if tool.is_transactional else None
+        if value is None:
+            raise
     finally:
         if not entered:  # it may still be, just now
             free()

@@ -70,6 +70,13 @@ class Journal:
         """Write a tool call down in the transaction of its tool; return whether it was."""
         return False
 
+    async def committed(self, ordering: int) -> tuple[Any, bool, Any] | None:
+        """Return the result of an atomic tool that failed, if its transaction is there.
+
+        So it is where the answer to the commit was lost, and nothing else.
+        """
+        return None
+
     # Whether write() keeps anything, so that the loop need not make entries for nothing.
     writes: ClassVar[bool] = False
 

@@ -171,7 +171,7 @@ def _in(seconds: float) -> Any:
 
 
 def _held(token: Any, worker: str, seconds: float) -> dict[str, Any]:
-    return {"token": token, "worker": worker, "due_at": _in(seconds)}
+    return {"token": token, "worker": worker, "due_at": _in(seconds), "written": 0}
 
 
 class DurableRun(models.Model):
@@ -179,7 +179,8 @@ class DurableRun(models.Model):
 
     ``token`` counts the processes that had it: what an earlier one still writes is refused.
     ``progress`` counts what was finished in it; ``crashes`` those that happened in a row
-    while it stood at ``crashed_at``.
+    while it stood at ``crashed_at``. ``written`` is the number of the last transaction of the
+    process that has it: one whose answer was lost is known by it.
     """
 
     trace = models.OneToOneField(
@@ -194,6 +195,7 @@ class DurableRun(models.Model):
     priority = models.SmallIntegerField(_("priority"), default=0)
     due_at = models.DateTimeField(_("due"), null=True, blank=True)
     token = models.PositiveIntegerField(default=0)
+    written = models.PositiveIntegerField(default=0)
     worker = models.CharField(_("worker"), max_length=64, blank=True, default="")
     progress = models.PositiveIntegerField(default=0)
     crashes = models.PositiveSmallIntegerField(_("crashes"), default=0)

@@ -145,9 +145,12 @@ class DurableJournal(Journal):
     async def _create(self, lease: Lease, run: Run) -> None:
         """Add the rows of a run that nobody had before."""
         work = partial(create, lease.alias, trace_of(run), self._new, lease.seconds)
+        in_place = lease.place or lease.patiently
         try:
-            await (lease.place or lease.patiently)(work)
+            await in_place(work)
         except IntegrityError as error:
+            if await in_place(lease.rows.held(run.uuid, lease.token).exists):
+                return  # the answer to its commit was lost
             lease.is_lost = True
             key = self._new["idempotency_key"]
             raise IdempotencyConflict(
@@ -202,6 +205,12 @@ class DurableJournal(Journal):
             self._attempts(entry.ordering).update(result_json=redact_json(dumps(result)))
         return False
 
+    async def committed(self, ordering: int) -> Any:
+        if not self.shares_transactions:
+            return None
+        attempt = await self.do(self._attempts(ordering).last)
+        return None if attempt is None or attempt.result is None else tuple(attempt.result)
+
     @property
     def shares_transactions(self) -> bool:
         """Whether what tools write and the journal are in one database."""
@@ -227,19 +236,12 @@ class DurableJournal(Journal):
         """
         async with self._outgoing.turn:
             rows = self._outgoing.take(attempts)
-            try:
-                return await self._write(rows.write, then, len(rows.spans))
-            except IntegrityError:
-                return await self._write(rows.write_missing, then, len(rows.spans))
 
-    async def _write(
-        self, write: Callable[[str], None], then: Callable[[], Any], done: int
-    ) -> Any:
-        def work() -> Any:
-            write(self.lease.alias)
-            return then()
+            def work() -> Any:
+                rows.write(self.lease.alias)
+                return then()
 
-        return await self.lease.do(work, done)
+            return await self.lease.do(work, len(rows.spans))
 
     def _progress(self) -> Values:
         assert self._run is not None

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
@@ -78,6 +78,8 @@ class Lease:
         # What others told the run, by its row's key; None once the run has heard it.
         self._handed: dict[int, list[Message] | None] = {}
         self.place: database.Place | None = None
+        self._turn = asyncio.Lock()
+        self._number = 0  # of the last transaction
 
     async def do(self, function: Callable[[], T], done: int = 0) -> T:
         """Call a function in a transaction that only who holds the lease can commit.
@@ -86,10 +88,11 @@ class Lease:
         """
         if self.is_lost:
             raise Fenced(self.uuid)
-        work = partial(self._fenced, function, done)
         if self.place is not None:
-            return await self.place(work)  # type: ignore[no-any-return]
-        return await self.patiently(work)
+            return await self.place(partial(self._fenced, function, done))  # type: ignore[no-any-return]
+        async with self._turn:  # none overtakes one of which nobody knows yet whether it is there
+            self._number += 1
+            return await self.patiently(Once(self, function, done, self._number))
 
     async def patiently(self, work: Callable[[], T]) -> T:
         """Call a function on the writer's connection, and again while the database is away."""
@@ -113,9 +116,9 @@ class Lease:
             self.hold(done)
             return function()
 
-    def hold(self, done: int = 0) -> None:
+    def hold(self, done: int = 0, number: int | None = None) -> None:
         """Touch the run's row, so that this transaction holds it. Raise Fenced if it is gone."""
-        if not hold(self.alias, self.uuid, self.token, self.seconds, done):
+        if not hold(self.alias, self.uuid, self.token, self.seconds, done, number):
             self.is_lost = True
             logger.warning("%s This one is fenced.", Fenced(self.uuid))
             raise Fenced(self.uuid)
@@ -140,6 +143,31 @@ class Lease:
     @property
     def rows(self) -> Any:
         return DurableRun.objects.using(self.alias)
+
+
+class Once(Generic[T]):
+    """A transaction for a run, which commits once, even if the answer to its commit is lost."""
+
+    def __init__(self, lease: Lease, function: Callable[[], T], done: int, number: int) -> None:
+        self._lease = lease
+        self._function = function
+        self._done = done
+        self._number = number
+        self._results: list[T] = []  # one, of the attempt that may have committed
+
+    def __call__(self) -> T:
+        """Call the function in a transaction, unless an earlier attempt has committed."""
+        lease = self._lease
+        if self._results and self._has_committed():
+            return self._results[0]
+        with transaction.atomic(using=lease.alias):
+            lease.hold(self._done, self._number)
+            self._results = [self._function()]
+        return self._results[0]
+
+    def _has_committed(self) -> bool:
+        row = self._lease.rows.filter(pk=self._lease.uuid, token=self._lease.token)
+        return bool(row.filter(written=self._number).exists())
 
 
 class Keeper:

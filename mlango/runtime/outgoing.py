@@ -16,7 +16,7 @@ from django.db import connections
 from mlango.core.events import Event as Fact
 from mlango.core.log import EventLog, Joined, Log
 from mlango.core.run import Run
-from mlango.models import Attempt, Event, Instruction, Span
+from mlango.models import Attempt, Instruction
 from mlango.runtime.rows import (
     INSERT_EVENT,
     INSERT_SPAN,
@@ -29,7 +29,7 @@ from mlango.runtime.statements import Insert, Values
 EVENTS_WAIT = 0.25  # seconds that events wait for a transaction before they have their own
 ATTEMPT_COLUMNS = [f.attname for f in Attempt._meta.concrete_fields if not f.primary_key]
 INSERT_ATTEMPT = Insert(Attempt, ATTEMPT_COLUMNS, rank=1)
-TRACE_AT, ORDERING_AT = SPAN_COLUMNS.index("trace_id"), SPAN_COLUMNS.index("ordering")
+TRACE_AT = SPAN_COLUMNS.index("trace_id")
 
 Progress = Callable[[], Values]
 
@@ -57,16 +57,6 @@ class Rows:
                 statement.execute(connection, rows)
         if self.heard:
             Instruction.objects.using(alias).filter(pk__in=self.heard).delete()
-
-    def write_missing(self, alias: str) -> None:
-        """Write what is not there: the answer to a commit was lost, and the commit was not."""
-        spans = Span.objects.using(alias).filter(trace__in={row[TRACE_AT] for row in self.spans})
-        there = set(spans.values_list("trace_id", "ordering"))
-        missing = [row for row in self.spans if (row[TRACE_AT], row[ORDERING_AT]) not in there]
-        events = Event.objects.using(alias).filter(trace__in={row[0] for row in self.events})
-        told = set(events.values_list("seq", "part"))
-        untold = [row for row in self.events if (row[1], row[2]) not in told]
-        Rows(missing, untold, self.attempts, self.progress, self.heard).write(alias)
 
 
 class Outgoing:

@@ -116,6 +116,8 @@ def _of_effects(trace, mine, effects):
         times = _times(call, mine[key])
         if worked and times < 1 and not call.name.startswith(("transfer", "clerk")):
             yield f"{call.name} ended well and had no effect."
+        if times and answer is not None and not worked and call.effect == "transactional":
+            yield f"{call.name} failed, and what it wrote has stayed."
         if times > _allowed(call):
             yield f"{call.name}, which is {call.effect}, had its effect {times} times."
     for effect in effects:

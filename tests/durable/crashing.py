@@ -104,6 +104,13 @@ class Clerk(Agent):
         durable = True
 
 
+class Passing(Clerk):
+    """Has runs that do not outlive their process."""
+
+    class Meta(Clerk.Meta):
+        durable = False
+
+
 class Trusting(Clerk):
     """Lets its model know what is not known."""
 

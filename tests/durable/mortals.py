@@ -20,14 +20,16 @@ PASSED = 3  # how a child ends whose run was cancelled on its way
 class Mortals:
     """The process, as a test uses it."""
 
-    def __init__(self):
+    def __init__(self, **variables):
         self.ledger = ""
+        self._variables = variables
 
     @cached_property
     def process(self):
         environment = os.environ | {
             "DJANGO_SETTINGS_MODULE": "tests.durable.site",
             "SITE_DATABASE": str(connection.settings_dict["NAME"]),
+            **self._variables,
         }
         return subprocess.Popen(
             [sys.executable, "-m", "tests.durable.mortals"],
@@ -42,6 +44,11 @@ class Mortals:
         ended = self._order("do", str(self.ledger), uuid, fatal, number)
         assert ended in (0, -number), f"The child ended with {ended}."
         return ended == 0
+
+    def call(self, path, *arguments):
+        """Have a child call a function."""
+        ended = self._order("call", str(self.ledger), path, *arguments)
+        assert ended == 0, f"The child ended with {ended}."
 
     def cancel(self, uuid, point):
         """Have a child do what is due of a run, which somebody cancels when it is at a point.
@@ -78,10 +85,10 @@ def main():
     child = 0
     for line in sys.stdin:
         order, *given = json.loads(line)
-        if order == "do":
+        if order in ORDERS:
             child = os.fork()
             if child == 0:
-                do(*given)
+                obey(ORDERS[order], *given)
         else:
             os.kill(child, signal.SIGCONT)
         _, status = os.waitpid(child, os.WUNTRACED)
@@ -101,25 +108,41 @@ def cancel(uuid):
         connection.close()
 
 
-def do(ledger, uuid, fatal, number, is_cancel=False):
-    """Do what is due of a run, and end this process without any ado."""
+def obey(function, ledger, *arguments):
+    """Call a function, and end this process without any ado, with what that returns."""
+    os.environ["SITE_LEDGER"] = ledger
+    try:
+        ended = function(*arguments)
+    except BaseException:  # noqa: BLE001 - the test that waits is told by the exit code
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(ended or 0)
+
+
+def do(uuid, fatal, number, is_cancel=False):
+    """Do what is due of a run."""
     from mlango.agents.execution import execute_now
     from mlango.models import Trace
     from mlango.runtime import leases
     from tests.durable import points
 
-    os.environ["SITE_LEDGER"] = ledger
     leases.LOOK = 0.01  # so that a cancel is heard within the run
     points.meet(fatal, number, partial(cancel, uuid) if is_cancel else None)
-    try:
-        run = execute_now(uuid)
-        if run is not None and run.status not in ("queued", "lost"):
-            rows = Trace.objects.get(pk=uuid).messages
-            assert run.messages == rows, f"{run.messages} is not the fold of the rows: {rows}"
-    except BaseException:  # noqa: BLE001 - the test that waits is told by the exit code
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(PASSED if is_cancel and points.is_passed() else 0)
+    run = execute_now(uuid)
+    if run is not None and run.status not in ("queued", "lost"):
+        rows = Trace.objects.get(pk=uuid).messages
+        assert run.messages == rows, f"{run.messages} is not the fold of the rows: {rows}"
+    return PASSED if is_cancel and points.is_passed() else 0
+
+
+def call(path, *arguments):
+    """Call a function of these tests."""
+    from django.utils.module_loading import import_string
+
+    import_string(path)(*arguments)
+
+
+ORDERS = {"do": do, "call": call}
 
 
 if __name__ == "__main__":
