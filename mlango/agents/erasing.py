@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -19,9 +20,21 @@ def erase(user: Any) -> dict[str, int]:
 
     ``user`` may be gone already: then it is his primary key as text. Returns how many rows
     of each kind were deleted. Raises Misused while a run of his goes on, which would write
-    some anew. What another process holds in a ``BufferMemory`` is gone when that ends.
+    some anew; where one has begun meanwhile, what he had before is gone. What another process
+    holds in a ``BufferMemory`` is gone when that ends.
     """
     owner = _key_of(user)
+    _refuse(owner)
+    _forget(owner)
+    erased: Counter[str] = Counter()
+    while any((deleted := delete_owned(owner)).values()):
+        erased.update(deleted)
+        _refuse(owner)  # what began meanwhile
+    return {name: erased[name] for name in deleted}
+
+
+def _refuse(owner: str) -> None:
+    """Raise Misused if a run of his goes on."""
     Trace.objects.filter(owner_key=owner).mark_lost()  # else they are said to go on for ever
     going_on = Trace.objects.filter(owner_key=owner, parent=None)
     going_on = going_on.exclude(status__in=(*Trace.ENDED, Trace.Status.WAITING))
@@ -30,8 +43,6 @@ def erase(user: Any) -> dict[str, int]:
             f"Runs of {owner!r} still go on: {', '.join(uuid[:8] for uuid in uuids)}. "
             f"Wait for their end or cancel them, then erase again."
         )
-    _forget(owner)
-    return delete_owned(owner)
 
 
 def _forget(owner: str) -> None:

@@ -96,7 +96,7 @@ class Reserving(Control):
         from mlango.models.quota import QuotaUsage
         from mlango.runtime.database import write
 
-        reserve = write(run, QuotaUsage.objects.reserve, shares, _lapses_at(run))
+        reserve = write(run, QuotaUsage.objects.reserve, shares, _longest(run))
         reserving = asyncio.ensure_future(reserve)
         try:
             self._held = await asyncio.shield(reserving)
@@ -205,12 +205,10 @@ def period_start(every: str, now: datetime) -> datetime:
     }[every]
 
 
-def _lapses_at(run: Run) -> datetime:
-    left = run.deadline - monotonic()
-    longest = (
-        timedelta(seconds=left) if left < WITHOUT_TIMEOUT.total_seconds() else WITHOUT_TIMEOUT
-    )
-    return timezone.now() + longest + MARGIN
+def _longest(run: Run) -> timedelta:
+    """Return how long the next call may take at most."""
+    left = min(run.deadline - monotonic(), WITHOUT_TIMEOUT.total_seconds())
+    return timedelta(seconds=left) + MARGIN
 
 
 def _expected(run: Run) -> Usage:

@@ -29,7 +29,8 @@ from mlango.runtime.tokens import program_with
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
     from mlango.core.provider import Message
-    from mlango.models import Attempt, DurableRun, Event, Span, Trace
+    from mlango.models import Attempt, DurableRun, Span, Trace
+    from mlango.models.event import LastTold
 
 RESUMABLE = (WAITING, STOPPED, CANCELLED, FAILED)
 # What a crash leaves of a sub-agent's durable run, whose lead goes on.
@@ -50,7 +51,7 @@ class Recorded:
     durable: DurableRun | None
     attempts: list[Attempt]
     used: tuple[Usage, Decimal | None]
-    last_event: Event | None
+    last_told: LastTold | None
 
 
 def recorded(
@@ -95,8 +96,15 @@ def recorded_of(trace: Trace, user: Any) -> Recorded:
         getattr(trace, "durable", None),
         list(trace.attempts.all()),
         trace.used,
-        Event.objects.using(trace._state.db).last_of(trace.uuid),
+        Event.objects.using(trace._state.db).last_told(trace.uuid, _lead_of(trace)),
     )
+
+
+def _lead_of(trace: Trace) -> str:
+    """Return the uuid of the run that keeps the log: this one, or the one it works for."""
+    while trace.parent is not None:
+        trace = trace.parent
+    return trace.uuid
 
 
 def take(run: Run) -> None:
@@ -182,13 +190,14 @@ def run_from(
     run.tool_results = [each.outcome for each in spans if each.kind == each.Kind.TOOL]
     asked = max((span.ordering for span in spans if _is_answer(span)), default=None)
     run.journal.go_on(len(spans), sum(bool(span.error_type) for span in spans), asked)
-    if found.last_event is not None:
-        run.seq = found.last_event.last.seq + 1
-        run.journal.keep_log(run)
+    if found.last_told is not None:
+        run.seq = found.last_told.seq + 1
+        if lead is None:  # else its events go into the log of that
+            run.journal.keep_log(run)
     if trace.stop_reason != "forked" and is_remembered(trace.status, trace.stop_reason):
         run.remembered = len(found.turn)
     if run.is_durable and trace.status in LEFT_OPEN and spans:
-        _go_on_behind(run, spans[-1], found.last_event)
+        _go_on_behind(run, spans[-1], found.last_told)
         _take_up(run, spans)
     run.was_stopped_speaking = run.reply is None and _ends_with_words(
         found.turn[len(said) :], spans
@@ -205,7 +214,7 @@ def _as_begun(found: Recorded) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in FIXED}
 
 
-def _go_on_behind(run: Run, last: Span, told: Event | None) -> None:
+def _go_on_behind(run: Run, last: Span, told: LastTold | None) -> None:
     """Note what a process did not come to that ended right behind this span."""
     if last.kind == last.Kind.TOOL:
         is_told = told is None or told.kind == StepFinished.kind
@@ -223,9 +232,7 @@ def _take_up(run: Run, spans: list[Span]) -> None:
     *before, last = said
     calls = open_calls(run.messages)
     is_settled = bool(last.output.get("tool_calls")) and not calls
-    # What a typed answer came to, its process alone knew.
-    is_typed = not calls and run.agent._meta.output
-    if is_settled or is_typed or last.attributes["stop_reason"] == Completion.PAUSE_TURN:
+    if is_settled or last.attributes["stop_reason"] == Completion.PAUSE_TURN:
         return
     run.reply = Completion(
         text=text_of(last.output["content"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import NamedTuple
 
 from django.db import models
 from django.db.models import Exists, OuterRef
@@ -15,12 +16,31 @@ from mlango.models.rows import RowQuerySet
 BATCH = 1000  # rows that are deleted at once
 
 
+class LastTold(NamedTuple):
+    """The number that a run has given to its last event, and what kind of event it is."""
+
+    seq: int
+    kind: str
+
+
 class EventQuerySet(RowQuerySet["Event"]):
     """Rows of logs, and how old ones are deleted."""
 
     def last_of(self, uuid: str) -> Event | None:
         """Return the last row of a run's log; None if it has none."""
         return self.filter(trace=uuid).order_by("-seq", "-part").first()
+
+    def last_told(self, uuid: str, lead: str) -> LastTold | None:
+        """Return what a run has told last; ``lead`` is the run that keeps the log."""
+        if uuid == lead:
+            row = self.last_of(uuid)
+            return None if row is None else LastTold(row.last.seq, row.kind)
+        rows = self.filter(trace=lead, part__gt=0, data_json__contains=uuid)
+        for row in rows.order_by("-seq", "-part").iterator():
+            document = [*row.told()][-1].describe()
+            if document["run"] == uuid:  # others may speak of it
+                return LastTold(document["seq"], row.kind)
+        return None
 
     def prune(self, before: datetime) -> int:
         """Delete the rows from before then; return how many.

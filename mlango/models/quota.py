@@ -57,15 +57,15 @@ class Exhausted(Exception):
 class QuotaUsageQuerySet(RowQuerySet["QuotaUsage"]):
     """Counters, and how something is reserved of several of them."""
 
-    def reserve(self, shares: Iterable[Share], until: datetime) -> list[QuotaReservation]:
-        """Reserve all shares or, raising Exhausted, none. They lapse at ``until``."""
+    def reserve(self, shares: Iterable[Share], lasts: timedelta) -> list[QuotaReservation]:
+        """Reserve all shares or, raising Exhausted, none. They lapse when so long is over."""
         alias = router.db_for_write(self.model)
         rows = self.using(alias)
         with transaction.atomic(using=alias):
             # Always in one order, so that no two wait for each other.
-            return [rows._reserve_one(share, until) for share in sorted(shares)]
+            return [rows._reserve_one(share, lasts) for share in sorted(shares)]
 
-    def _reserve_one(self, share: Share, until: datetime) -> QuotaReservation:
+    def _reserve_one(self, share: Share, lasts: timedelta) -> QuotaReservation:
         # The first statement writes: SQLite cannot go from reading to writing when others do.
         if not self._take(share):
             self.get_or_create(**share.key)
@@ -74,7 +74,7 @@ class QuotaUsageQuerySet(RowQuerySet["QuotaUsage"]):
             if not self._take(share):
                 raise Exhausted(share, counter.spent + counter.reserved)
         return QuotaReservation._default_manager.using(self.db).create(
-            counter=self.get(**share.key), units=share.units, expires_at=until
+            counter=self.get(**share.key), units=share.units, expires_at=Now() + lasts
         )
 
     def _take(self, share: Share) -> bool:

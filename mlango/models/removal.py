@@ -58,15 +58,25 @@ def _delete(runs: TraceQuerySet, uuids: list[str]) -> int:
 def delete_owned(owner: str) -> dict[str, int]:
     """Delete every row of an owner, a user's key; return how many of each kind.
 
-    What he decided about the runs of others stays, without his name and his words.
+    Runs that go on stay, with what is theirs. What he decided about the runs of others stays,
+    without his name and his words.
     """
-    deleted = {"trace": sum(delete_runs(Trace.objects.filter(owner_key=owner)))}
+    deleted = {"trace": sum(delete_runs(_at_rest(owner)))}
     for model in _owned_models():
-        count, _ = model._default_manager.filter(owner_key=owner).delete()
+        rows = model._default_manager.filter(owner_key=owner)
+        if any(field.name == "trace" for field in model._meta.fields):
+            rows = rows.exclude(trace__in=Trace.objects.filter(owner_key=owner))
+        count, _ = rows.delete()
         deleted[model._meta.model_name or ""] = count
     QuotaUsage.objects.filter(per="user", subject=owner).delete()
     Approval.objects.filter(decided_by__pk=owner).update(decided_by=None, note="")
     return deleted
+
+
+def _at_rest(owner: str) -> TraceQuerySet:
+    """Return an owner's runs of which none goes on; sub-agents go with theirs."""
+    at_rest = (*Trace.ENDED, Trace.Status.WAITING)
+    return Trace.objects.filter(owner_key=owner, parent=None, status__in=at_rest)
 
 
 def _owned_models() -> list[type[Model]]:

@@ -19,6 +19,7 @@ from django.utils import timezone
 from mlango.agents import Agent, BudgetExceeded, Compaction, Limits, LLMJudge, Quota, Retry, tool
 from mlango.agents.providers import Completion, Provider, ScriptedProvider, ToolCall, Usage
 from mlango.agents.quotas import period_start
+from mlango.clock import Now
 from mlango.exceptions import Misconfigured, ProviderUnavailable, RunError
 from mlango.models import QuotaReservation, QuotaUsage
 from mlango.models.quota import QuotaUsageQuerySet
@@ -569,6 +570,17 @@ def test_what_a_killed_process_had_reserved_is_given_back():
     QuotaReservation.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
     assert QuotaReservation.objects.release_lapsed() == 1
     assert (counter().spent, counter().reserved) == (0, 0)
+
+
+def test_reservations_lapse_by_the_clock_of_the_database(monkeypatch):
+    ahead = timezone.now() + timedelta(hours=5)
+    monkeypatch.setattr(timezone, "now", lambda: ahead)
+
+    stream = Desk().stream("hi", provider=ScriptedProvider(["one two"]))
+    with stream:
+        next(event for event in stream if event.kind == "text_chunk")
+        held = QuotaReservation.objects.filter(expires_at__lt=Now() + timedelta(hours=1))
+        assert held.exists()
 
 
 def test_counters_of_periods_long_over_are_deleted():

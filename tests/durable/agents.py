@@ -27,7 +27,7 @@ class Planned(Provider):
     offline = True
 
     def complete(self, *, messages, **options):
-        said = [message for message in messages if message["role"] == "user"]
+        said = [each for each in messages if each["role"] == "user" and _is_plan(each["content"])]
         plan = json.loads(said[-1]["content"])
         begun = max(n for n, message in enumerate(messages) if message is said[-1])
         done = sum(message["role"] == "assistant" for message in messages[begun:])
@@ -36,6 +36,11 @@ class Planned(Provider):
             return Completion(text=step)
         calls = [ToolCall(f"c{done}{n}", name, args) for n, (name, args) in enumerate(step)]
         return Completion(tool_calls=calls, stop_reason=Completion.TOOL_USE)
+
+
+def _is_plan(said):
+    """Return whether this is a plan, and not what a control says to an answer."""
+    return str(said).startswith("[")
 
 
 def is_free():

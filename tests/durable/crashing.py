@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 from django.contrib.auth.models import Group
+from pydantic import BaseModel
 
 from mlango.agents import Agent, Context, Durable, MetastoreMemory, tool
 from mlango.models import Trace
@@ -137,6 +138,19 @@ class Keeper(Clerk):
 
     class Meta(Clerk.Meta):
         memory = MetastoreMemory()
+
+
+class Sum(BaseModel):
+    """What a typed answer comes to."""
+
+    total: int
+
+
+class Typed(Clerk):
+    """Answers in a type."""
+
+    class Meta(Clerk.Meta):
+        output = Sum
 
 
 class Doomed(Clerk):

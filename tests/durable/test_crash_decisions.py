@@ -16,7 +16,7 @@ from mlango.models.approval import Operator
 from mlango.runtime.registry import registry
 from tests.durable.agents import LEDGER, plan
 from tests.durable.checker import tree, violations
-from tests.durable.crashing import Clerk, Doomed, Lead, Trusting, pay, send
+from tests.durable.crashing import Clerk, Doomed, Lead, Sum, Trusting, Typed, pay, send
 from tests.durable.shapes import let_lapse, see_through
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -346,3 +346,44 @@ class TestTheCheck:
         assert warned() == [
             "Runs wait for a decision about the tool 'pay', but its agent is gone."
         ]
+
+
+class TestWhatWasWrittenDown:
+    def test_a_typed_answer_is_not_asked_for_again(self, mortals, ledger):
+        for number in count(1):
+            trace = Typed().enqueue(plan('{"total": 3}'))
+            if mortals.do(trace.pk, number):
+                break
+            let_lapse(trace.pk)
+
+            done = execute_now(trace.pk)
+
+            assert done is None or done.output == Sum(total=3), number
+            answers = [each for each in trace.spans.all() if "stop_reason" in each.attributes]
+            assert len(answers) == 1, number
+
+    def test_a_typed_answer_that_does_not_fit_is_objected_to(self, mortals, ledger):
+        for number in count(1, 2):
+            trace = Typed().enqueue(plan("three", '{"total": 3}'))
+            if mortals.do(trace.pk, number):
+                break
+            let_lapse(trace.pk)
+
+            done = execute_now(trace.pk)
+
+            assert done is None or done.output == Sum(total=3), number
+
+    def test_a_sub_agent_counts_its_events_on(self, mortals, ledger):
+        inner = plan([["put", {"what": "a"}]], [["put", {"what": "b"}]], "Sub.")
+        for number in count(1, EVERY):
+            trace = Lead().enqueue(plan([["clerk", {"message": inner}]], "All."))
+            lived = mortals.do(trace.pk, number)
+
+            trace = see_through(trace, ledger)
+
+            told = [each.describe() for row in trace.events.all() for each in row.told()]
+            for run in {each["run"] for each in told}:
+                numbers = [each["seq"] for each in told if each["run"] == run]
+                assert numbers == [*range(len(numbers))], number
+            if lived:
+                break

@@ -1,10 +1,12 @@
 """Old runs are pruned, and all that is known of a user can be erased."""
 
+import threading
 from datetime import timedelta
 
 import pytest
 from django.apps import apps
 from django.contrib.auth import get_user_model
+from django.db import connections
 from django.utils import timezone
 
 from mlango.agents import Agent, BufferMemory, tool
@@ -260,6 +262,58 @@ def test_a_user_with_a_run_that_goes_on_is_not_erased(ada):
         erase(ada)
 
     assert kept() == {"a", "b"}
+
+
+class Meanwhile(BufferMemory):
+    """Has something happen while it forgets, once, by another connection."""
+
+    def clear(self, key):
+        super().clear(key)
+        happens, self.happens = self.happens, None
+        if happens is not None:
+            elsewhere = threading.Thread(target=self.do, args=[happens])
+            elsewhere.start()
+            elsewhere.join()
+
+    def do(self, happens):
+        try:
+            happens()
+        finally:
+            connections.close_all()
+
+
+class Recaller(Clerk):
+    class Meta(Clerk.Meta):
+        memory = Meanwhile(k=5)
+
+
+@pytest.fixture
+def meanwhile(ada):
+    memory = Recaller._meta.memory
+    memory.happens = None
+    Recaller().run("hello", user=ada, provider="echo", session_id="s")
+    return memory
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_that_begins_meanwhile_is_not_deleted_under_itself(ada, meanwhile):
+    began = {"uuid": "b", "status": "running", "owner_key": str(ada.pk), "days": 0}
+    meanwhile.happens = lambda: old_run(**began)
+
+    with pytest.raises(Misused, match="bbbbbbbb"):
+        erase(ada)
+
+    assert kept() == {"b"}
+    Trace.objects.update(status="finished")
+    assert erase(ada)["trace"] == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_that_begins_and_ends_meanwhile_is_gone(ada, meanwhile):
+    meanwhile.happens = lambda: old_run("b", owner_key=str(ada.pk), days=0)
+
+    assert erase(ada)["trace"] == 2
+    assert kept() == set()
 
 
 def test_a_run_whose_process_died_keeps_no_user_from_being_erased(ada):

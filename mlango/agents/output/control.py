@@ -59,15 +59,21 @@ class Structured(Control):
         return True
 
     async def after_model(self, run: Run, completion: Completion) -> Completion:
-        if completion.tool_calls or completion.stop_reason in CUT:
-            return completion
+        if not completion.tool_calls and completion.stop_reason not in CUT:
+            await self._read(run, completion)
+        return completion
+
+    async def begin(self, run: Run) -> None:
+        if run.reply is not None:  # which an earlier process had, and did not live to act on
+            await self.after_model(run, run.reply)
+
+    async def _read(self, run: Run, completion: Completion) -> None:
         self.value, self.problem = None, ""
         try:
             self.value = await called_in(run, self.output.read, completion.text)
         except Invalid as problem:
             self.problem = str(problem) or "It does not fit."
         run.is_muted = bool(self.problem)
-        return completion
 
     async def before_finish(self, run: Run) -> list[Message]:
         if not self.problem:
