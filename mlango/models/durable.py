@@ -162,7 +162,10 @@ class DurableRunQuerySet(OwnedQuerySet["DurableRun"]):
     def wake(self, pk: str) -> bool:
         """Have a run that waits be claimed."""
         waiting = self.filter(pk=pk, due_at__isnull=True, trace__status=Trace.Status.WAITING)
-        return bool(waiting.update(due_at=Now()))
+        with transaction.atomic(using=self.db):
+            # Else who is about to park it would not be seen, and has looked before this.
+            self.select_for_update().filter(pk=pk).first()
+            return bool(waiting.update(due_at=Now()))
 
 
 def _in(seconds: float) -> Any:
