@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth import get_user_model
 from django.db.models import Q, QuerySet
@@ -100,6 +101,14 @@ class TraceAdmin(ReadOnlyAdmin):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return TraceList
+
+    def changelist_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        Trace.objects.mark_lost()  # else they are said to be running for ever
+        return super().changelist_view(request, *args, **kwargs)
+
+    def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
+        Trace.objects.filter(pk=unquote(object_id)).mark_lost()
+        return super().change_view(request, object_id, *args, **kwargs)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         # Not a join: the users may live in another database.

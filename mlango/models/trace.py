@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 from asgiref.sync import sync_to_async
+from django.apps import apps
 from django.conf import settings as django_settings
 from django.db import models
 from django.db.models.functions import Coalesce
@@ -50,12 +51,16 @@ class TraceQuerySet(OwnedQuerySet["Trace"]):
     def mark_lost(self, older_than: timedelta | None = None) -> int:
         """Mark the runs whose process died as lost; return how many there were.
 
-        A run is lost if it is still running ``older_than`` after it began, or last went on;
-        by default AGENT_TIMEOUT and a margin.
+        A run is lost if it is still running and its last sign of life is older than
+        ``older_than``, by default AGENT_TIMEOUT and a margin. Signs of life are its beginning,
+        what it has written since, also for those that work for it, and its session's turn.
         """
-        begun_before = timezone.now() - (_longest() if older_than is None else older_than)
+        since = timezone.now() - (_longest() if older_than is None else older_than)
         running = self.alias(begun_at=Coalesce("resumed_at", "started_at")).filter(
-            status=Trace.Status.RUNNING, begun_at__lt=begun_before
+            ~_has_written(since),
+            ~_holds_turn(since),
+            status=Trace.Status.RUNNING,
+            begun_at__lt=since,
         )
         return running.exclude(pk__in=self._durable(running)).update(
             status=Trace.Status.LOST, error="The process ended before the run did."
@@ -63,7 +68,26 @@ class TraceQuerySet(OwnedQuerySet["Trace"]):
 
     def _durable(self, running: TraceQuerySet) -> list[str]:
         """Return the keys of those that another process goes on with, or with their lead."""
-        return [trace.pk for trace in running if hasattr(trace.root, "durable")]
+        return [trace.pk for trace in running.only("parent") if hasattr(trace.root, "durable")]
+
+
+def _has_written(since: datetime) -> models.Q:
+    """Return the condition that a run, or one that works for it, has written since."""
+    own = models.Q(trace=models.OuterRef("pk"))
+    family = own | models.Q(trace__parent=models.OuterRef("pk"))
+    # By name: its module imports this one's neighbours.
+    events = apps.get_model("mlango", "Event")._base_manager
+    return models.Q(models.Exists(Span.objects.filter(family, ended_at__gte=since))) | models.Q(
+        models.Exists(events.filter(own, at__gte=since))
+    )
+
+
+def _holds_turn(since: datetime) -> models.Q:
+    """Return the condition that a run has renewed the turn of its session since."""
+    until = since + timedelta(seconds=settings.LEASE_SECONDS)
+    sessions = apps.get_model("mlango", "Session")._base_manager
+    held = sessions.filter(turn=models.OuterRef("pk"), turn_until__gte=until)
+    return models.Q(models.Exists(held))
 
 
 def _longest() -> timedelta:

@@ -1,16 +1,18 @@
 """The pages of traces."""
 
 import json
+from datetime import timedelta
 from html.parser import HTMLParser
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from mlango.agents import Agent, tool
 from mlango.agents.providers import ScriptedProvider, ToolCall
-from mlango.models import Approval, Session, Span
+from mlango.models import Approval, Session, Span, Trace
 from tests.admin.conftest import html_of, make_trace, page_of
 
 User = get_user_model()
@@ -123,6 +125,17 @@ class TestPage:
         assert places == sorted(places)
         assert "Double 21." in html
         assert f"{run.usage.total_tokens:,}" in html
+
+    @pytest.mark.parametrize("whole", [True, False])
+    def test_tells_that_the_process_of_a_run_died(self, viewer, whole):
+        ago = timezone.now() - timedelta(days=1)
+        make_trace("bb", status="running", ended_at=None)
+        trace = make_trace("aa", status="running", ended_at=None)
+        Trace.objects.filter(pk=trace.pk).update(started_at=ago)
+
+        html = html_of(viewer, page_of(trace) if whole else LIST)
+
+        assert html.count('<span class="mlango-status lost">lost</span>') == 1
 
     def test_shows_what_a_run_waits_for(self, client, staff):
         client.force_login(staff("view_trace", "view_approval"))

@@ -138,6 +138,17 @@ def add_span(trace, name, ordering):
     )
 
 
+@pytest.mark.parametrize("action", ["show", "tail"])
+def test_a_run_that_lost_its_process_is_shown_as_such(manage, action):
+    ago = timezone.now() - timedelta(days=1)
+    Trace.objects.create(uuid="f" * 32, agent=SHOUTER, started_at=ago)
+
+    out, _, code = manage("traces", action, "f" * 32)
+
+    assert "✗ lost" in out
+    assert code == 0
+
+
 def test_tail_shows_a_run_until_it_ends(manage, monkeypatch):
     trace = running(first=2)
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 from mlango.agents.resume import take
 from mlango.agents.traces import aget_trace, find_trace, get_trace, recent_traces
 from mlango.exceptions import TraceNotFound
-from mlango.models import Trace
+from mlango.models import Event, Session, Span, Trace
 from tests.helpers import new_run
 
 pytestmark = pytest.mark.django_db
@@ -151,6 +151,33 @@ class TestMarkLost:
         make("a1", minutes=2)
 
         assert Trace.objects.mark_lost(older_than=timedelta(minutes=minutes)) == 1
+
+    def test_a_run_that_still_writes_is_not_lost(self):
+        make("a1", minutes=60)
+        make("a2", minutes=60)
+        make("a3", minutes=60)
+        lead, now = make("a4", minutes=60), timezone.now()
+        child = make("a5", minutes=60, parent=lead)
+        spans = {"ordering": 1, "step": 1, "started_at": now}
+        Span.objects.create(trace_id="a1".ljust(32, "0"), ended_at=now, **spans)
+        Span.objects.create(
+            trace_id="a2".ljust(32, "0"), ended_at=now - timedelta(hours=1), **spans
+        )
+        Event.objects.create(
+            trace_id="a3".ljust(32, "0"), seq=1, kind="text", at=now, data_json="{}"
+        )
+        Span.objects.create(trace=child, ended_at=now, **spans)
+
+        assert Trace.objects.mark_lost() == 1
+        assert Trace.objects.get(status="lost").uuid == "a2".ljust(32, "0")
+
+    @pytest.mark.parametrize(("ago", "lost"), [(0, 0), (60, 1)])
+    def test_nor_one_that_holds_its_session(self, ago, lost):
+        trace = make("a1", minutes=90)
+        until = timezone.now() + timedelta(seconds=30) - timedelta(minutes=ago)
+        Session.objects.create(agent=trace.agent, key="s", turn=trace.uuid, turn_until=until)
+
+        assert Trace.objects.mark_lost() == lost
 
     def test_some_traces_can_be_chosen(self):
         make("a1", agent="shop.Sales", minutes=60)

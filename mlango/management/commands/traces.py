@@ -66,8 +66,10 @@ class Command(TerminalCommand):
             case "list":
                 self._list(options)
             case "show":
+                Trace.objects.mark_lost()
                 self._show(trace_named(options["ref"]), options)
             case "tail":
+                Trace.objects.mark_lost()  # else it is waited for without an end
                 self._tail(trace_named(options["ref"]))
             case "export":
                 self._export(trace_named(options["ref"]), options["cassette"])
