@@ -18,8 +18,9 @@ from mlango.core.controls import Control, Halt
 from mlango.core.events import Compacted
 from mlango.core.journal import MEMORY, Entry
 from mlango.core.messages import size, text_of
-from mlango.core.options import is_count
+from mlango.core.numbers import is_count, is_positive
 from mlango.core.signature import place_of
+from mlango.core.wanted import Wanted, check_made, one_of
 from mlango.exceptions import ContextLengthExceeded, Misconfigured
 
 if TYPE_CHECKING:
@@ -33,6 +34,18 @@ KEEP = 40_000  # tokens, and at most this part of the window:
 KEPT_PART = 0.4
 TOKENS_PER_CHAR = 0.25  # until the model has told
 HEADING = "[Conversation summary]"
+
+
+_TOKENS = Wanted(is_count, "a whole number of tokens above 0").or_none()
+WANTED = {
+    "threshold": Wanted(lambda value: is_positive(value) and value <= 1, "above 0 and at most 1"),
+    "strategy": one_of(*STRATEGIES),
+    "summarizer": Wanted(
+        lambda value: isinstance(value, str) or callable(value), "a model or a function"
+    ).or_none(),
+    "window": _TOKENS,
+    "keep": _TOKENS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,26 +67,7 @@ class Compaction:
     keep: int | None = None
 
     def __post_init__(self) -> None:
-        if self.strategy not in STRATEGIES:
-            raise Misconfigured(
-                f"Compaction(strategy={self.strategy!r}): it is 'prune' or 'summarise'."
-            )
-        if not 0 < self.threshold <= 1:
-            raise Misconfigured(
-                f"Compaction(threshold={self.threshold!r}): it is above 0 and at most 1."
-            )
-        for name in ("window", "keep"):
-            value = getattr(self, name)
-            if value is not None and not is_count(value):
-                raise Misconfigured(
-                    f"Compaction({name}={value!r}): it is a positive number of tokens."
-                )
-        if not (self.summarizer is None or isinstance(self.summarizer, str)) and not callable(
-            self.summarizer
-        ):
-            raise Misconfigured(
-                f"Compaction(summarizer={self.summarizer!r}): it is a model or a function."
-            )
+        check_made(self, WANTED)
 
     def describe(self) -> dict[str, Any]:
         """Return what is set; part of an agent's fingerprint."""

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import IntegrityError, transaction
 
+from mlango.agents.arguments import RUN_OPTIONS
 from mlango.agents.execution import execute
 from mlango.agents.output.kinds import Invalid
 from mlango.agents.queues import ring
 from mlango.agents.requests import new_row
-from mlango.agents.resolve import RUN_OPTIONS, run_for
+from mlango.agents.resolve import run_for
 from mlango.agents.resume import recorded_of, run_from, user_of
 from mlango.agents.streams import AsyncRunStream, result_of
+from mlango.core.numbers import is_number_from
 from mlango.core.run import FAILED, FINISHED, QUEUED, RUNNING, AgentRun
+from mlango.core.wanted import Wanted, check, instance_of
 from mlango.exceptions import IdempotencyConflict, Misused, RunError
 from mlango.models import DurableRun, Trace
 from mlango.models.durable import DEFAULT_QUEUE
@@ -31,7 +34,17 @@ if TYPE_CHECKING:
     from mlango.agents.agent import Agent
     from mlango.core.run import Run
 
-QUEUE_OPTIONS = ("run_after", "priority", "queue")
+QUEUE_OPTIONS = {
+    "run_after": instance_of("a datetime", datetime).or_none(),
+    "priority": Wanted(
+        lambda value: is_number_from(value, -100, (int,)) and value <= 100,
+        "a whole number from -100 to 100",
+    ),
+    "queue": Wanted(
+        lambda value: isinstance(value, str) and 0 < len(value) <= 32,
+        "a name of 1 to 32 characters",
+    ),
+}
 POLL = 0.25  # seconds between two looks at a run that another process does
 
 
@@ -86,15 +99,9 @@ def enqueue(agent: Agent, message: Any, options: dict[str, Any]) -> Trace:
 
 def _placed(given: dict[str, Any]) -> dict[str, Any]:
     """Return the columns that say when and where a run is done; raise Misused for others."""
-    run_after, priority = given.get("run_after"), given.get("priority", 0)
-    queue = given.get("queue", DEFAULT_QUEUE)
-    if not isinstance(run_after, datetime | None):
-        raise Misused(f"run_after must be a datetime, not {run_after!r}.")
-    if type(priority) is not int or not -100 <= priority <= 100:
-        raise Misused(f"priority must be a whole number from -100 to 100, not {priority!r}.")
-    if not isinstance(queue, str) or not 0 < len(queue) <= 32:
-        raise Misused(f"queue must be a name of 1 to 32 characters, not {queue!r}.")
-    placed = {"priority": priority, "queue": queue}
+    check("{}", given, QUEUE_OPTIONS, Misused)
+    run_after = given.get("run_after")
+    placed = {"priority": given.get("priority", 0), "queue": given.get("queue", DEFAULT_QUEUE)}
     return placed if run_after is None else {**placed, "due_at": run_after}
 
 

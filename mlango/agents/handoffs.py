@@ -11,9 +11,10 @@ from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any
 
+from mlango.agents.arguments import RUN_OPTIONS
 from mlango.agents.defaults import defaults_of
 from mlango.agents.references import agent_of, name_of, passed_on, successors_of
-from mlango.agents.resolve import RUN_OPTIONS, bind
+from mlango.agents.resolve import bind
 from mlango.core.context import Context, run_of
 from mlango.core.controls import Control, Controls
 from mlango.core.events import HandedOff

@@ -35,7 +35,6 @@ STORED = (
 AGAIN = ("model", "provider", "max_steps", "state", "buffered")
 HERE = ("request",)  # serves the process that was given it, and is None in any other
 NEVER_STORED = ("memory", "approve")
-MAX_KEY = 255
 
 
 def stored(
@@ -108,14 +107,11 @@ def new_row(
     from mlango.runtime.durable import digest
 
     request = stored(agent, said, given, extra, here=here)
-    key = given.get("idempotency_key")
-    if key is not None and not (isinstance(key, str) and 0 < len(key) <= MAX_KEY):
-        raise Misused(f"idempotency_key must be text of 1 to {MAX_KEY} characters, not {key!r}.")
     return {
         # Who asks again for the same may have another language by then.
         "request_json": dumps(request | {"surroundings": current()}),
         "request_digest": digest(request),
-        "idempotency_key": key,
+        "idempotency_key": given.get("idempotency_key"),
         "due_at": Now(),
     }
 

@@ -10,6 +10,7 @@ from django.apps import apps
 from django.conf import settings as django_settings
 
 from mlango.agents.approvals import ask_question
+from mlango.agents.arguments import RUN_OPTIONS, check_options
 from mlango.agents.controls import controls_for
 from mlango.agents.defaults import Defaults, defaults_of, set_or
 from mlango.agents.memory.null import NullMemory
@@ -21,42 +22,20 @@ from mlango.agents.surroundings import surround
 from mlango.conf import settings
 from mlango.core.context import Context
 from mlango.core.journal import Journal
-from mlango.core.limits import Limits
 from mlango.core.memory import Memory, SessionKey, owner_key
 from mlango.core.messages import content_parts, received, text_of, user_messages
-from mlango.core.options import Bounds, Options, is_count
+from mlango.core.options import Bounds, Options
 from mlango.core.provider import Message
 from mlango.core.run import Run
 from mlango.core.threads import in_thread
 from mlango.core.tools import Tool, Toolbox, Toolset
-from mlango.exceptions import Misused, did_you_mean
+from mlango.exceptions import Misused
 from mlango.runtime.sync import Call, close_own_thread, own_thread
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
 
-RUN_OPTIONS = (
-    "session_id",
-    "user",
-    "request",
-    "state",
-    "history",
-    "images",
-    "files",
-    "memory",
-    "provider",
-    "model",
-    "limits",
-    "max_steps",
-    "approve",
-    "metadata",
-    "buffered",
-    "idempotency_key",
-    "raise_on_error",
-)
-REQUEST_OPTIONS = ("max_tokens", "temperature", "stop_sequences", "thinking", "effort")
 NO_TOOLS = Toolbox()  # before those of the run are known
-CLOSE = 0.75  # how alike a misspelt option must be to be taken for one
 
 
 def run_for(
@@ -72,8 +51,8 @@ def run_for(
 
     ``lead`` is the run that it works for. A ``journal`` is that of a run which has rows.
     """
+    check_options(type(agent).__name__, options)
     extra = {name: value for name, value in options.items() if name not in RUN_OPTIONS}
-    _refuse_unknown(agent, extra)
     given = {name: options.get(name) for name in RUN_OPTIONS}
     said = user_messages(message, given["images"], given["files"])
     check_input(said)
@@ -106,8 +85,8 @@ def run_for(
         user=user,
         request=given["request"],
         state={} if given["state"] is None else given["state"],
-        session_id=lead.session_id if lead else str(given["session_id"] or ""),
-        metadata=_metadata(given["metadata"]),
+        session_id=lead.session_id if lead else given["session_id"] or "",
+        metadata=dict(given["metadata"] or {}),
         parent=lead.uuid if lead else None,
         lead=lead,
         options=given,
@@ -123,23 +102,9 @@ def run_for(
 
 
 def _bounds(defaults: Defaults, given: dict[str, Any]) -> Bounds:
-    """Return what bounds a run; raise Misused for an option that cannot."""
-    steps, limits = given["max_steps"], given["limits"]
-    if not isinstance(limits, Limits | None):
-        raise Misused(f"limits must be Limits(...), not {limits!r}.")
-    if steps is None:
-        return defaults.bounds
-    if not is_count(steps):
-        raise Misused(f"max_steps must be a positive number, not {steps!r}.")
-    return replace(defaults.bounds, max_steps=steps)
-
-
-def _refuse_unknown(agent: Agent, extra: dict[str, Any]) -> None:
-    """Raise Misused for what is meant for the run, not for the provider."""
-    for name in extra:
-        hint = did_you_mean(name, (*RUN_OPTIONS, *REQUEST_OPTIONS), cutoff=CLOSE)
-        if name not in REQUEST_OPTIONS and hint:
-            raise Misused(f"{type(agent).__name__}.run() has no option {name!r}.{hint}")
+    """Return what bounds a run."""
+    steps = given["max_steps"]
+    return defaults.bounds if steps is None else replace(defaults.bounds, max_steps=steps)
 
 
 def check_input(said: list[Message]) -> None:
@@ -187,14 +152,14 @@ def _memory(
         return None, None
     if memory is None or isinstance(memory, NullMemory):
         return None, None
-    return memory, SessionKey(agent._meta.label, owner_key(user), str(given["session_id"]))
+    return memory, SessionKey(agent._meta.label, owner_key(user), given["session_id"])
 
 
 def _session_key(meta: Options, given: dict[str, Any], user: Any) -> SessionKey | None:
     """Return the key of the session whose rows are kept; None without one."""
     if not given["session_id"] or not apps.is_installed("mlango"):
         return None
-    return SessionKey(meta.label, owner_key(user), str(given["session_id"]))
+    return SessionKey(meta.label, owner_key(user), given["session_id"])
 
 
 def _turn(key: SessionKey | None) -> Any:
@@ -207,18 +172,9 @@ def _turn(key: SessionKey | None) -> Any:
     return SessionTurn(key)
 
 
-def _metadata(metadata: Any) -> dict[str, Any]:
-    if not isinstance(metadata, dict | None):
-        raise Misused(f"metadata is a dict, not {type(metadata).__name__}.")
-    return dict(metadata or {})
-
-
 def _is_buffered(given: dict[str, Any], lead: Run | None) -> bool:
     """Return whether answers are held back until they are complete, here or by the lead."""
-    buffered = given["buffered"]
-    if not isinstance(buffered, bool | None):
-        raise Misused(f"buffered must be True or False, not {buffered!r}.")
-    return bool(buffered) or (lead is not None and lead.is_buffered)
+    return bool(given["buffered"]) or (lead is not None and lead.is_buffered)
 
 
 def _history(history: Any) -> list[Message]:

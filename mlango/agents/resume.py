@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 from django.utils import timezone
 
+from mlango.agents.arguments import check_options
 from mlango.agents.handoffs import go_on_as_last
 from mlango.agents.requests import renewed, restored
 from mlango.agents.resolve import run_for
@@ -68,6 +69,7 @@ def recorded(
     for name in FIXED:
         if name in options:
             raise Misused(f"resume() has no option {name!r}: it is as the run was begun.")
+    check_options(type(agent).__name__, options)
     uuid = getattr(trace, "uuid", None) or getattr(trace, "trace_uuid", None) or str(trace)
     label = agent._meta.label
     found = Trace.objects.prefetch_related("spans").filter(pk=uuid, agent=label).first()

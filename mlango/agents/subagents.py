@@ -22,12 +22,14 @@ from mlango.core.context import Context, run_of
 from mlango.core.controls import Parked
 from mlango.core.events import Event
 from mlango.core.limits import Limits
+from mlango.core.options import WANTED
 from mlango.core.run import FINISHED, LEFT, WAITING, Run
 from mlango.core.slots import slots
 from mlango.core.tools import Tool, ToolResult, tool
 from mlango.core.values import dumps, to_json
+from mlango.core.wanted import check
 from mlango.core.watch import NEVER
-from mlango.exceptions import Misconfigured, ToolError
+from mlango.exceptions import ToolError
 
 if TYPE_CHECKING:
     from mlango.agents.agent import Agent
@@ -57,8 +59,7 @@ def tool_of(
     ``budget`` limits each call; the limits of the run that calls it hold too. The options
     are those of ``@tool``, such as ``permission`` and ``approval``.
     """
-    if not isinstance(budget, Limits | None):
-        raise Misconfigured(f"as_tool(budget={budget!r}): budget must be Limits(...) or None.")
+    check("{} of as_tool()", {"budget": budget}, {"budget": WANTED["limits"]})
     agent = agent_of(reference)
     meta = agent._meta
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from mlango.exceptions import Misconfigured
+from mlango.core.wanted import COUNT, check_made, one_of
 
 ASK, TELL_MODEL = "ask", "tell_model"
 UNKNOWN = (ASK, TELL_MODEL)
+WANTED = {"unknown": one_of(*UNKNOWN), "max_crashes": COUNT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +26,7 @@ class Durable:
     max_crashes: int = 3
 
     def __post_init__(self) -> None:
-        if self.unknown not in UNKNOWN:
-            raise Misconfigured(
-                f"Durable(unknown={self.unknown!r}): choose from 'ask' and 'tell_model'."
-            )
-        if type(self.max_crashes) is not int or self.max_crashes < 1:
-            raise Misconfigured(
-                f"Durable(max_crashes={self.max_crashes!r}): it must be a whole number above 0."
-            )
+        check_made(self, WANTED)
 
     @classmethod
     def of(cls, declared: Any) -> Durable:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import traceback
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from time import monotonic, time
@@ -21,7 +21,8 @@ from mlango.core.journal import Entry
 from mlango.core.overrides import check_overrides
 from mlango.core.threads import in_thread
 from mlango.core.values import clean
-from mlango.exceptions import Misconfigured, did_you_mean
+from mlango.core.wanted import check, one_of
+from mlango.exceptions import Misconfigured
 
 if TYPE_CHECKING:
     from mlango.core.provider import Message, ToolCall
@@ -127,13 +128,9 @@ class Guardrail:
 
 def kinds(owner: str, on: Any) -> tuple[str, ...]:
     """Return what a guardrail is ``on`` as a tuple. Raises Misconfigured."""
-    given = (on,) if isinstance(on, str) else tuple(on)
+    given = tuple(on) if isinstance(on, Iterable) and not isinstance(on, str) else (on,)
     for kind in given:
-        if kind not in KINDS:
-            raise Misconfigured(
-                f"{owner}: on={kind!r} is unknown.{did_you_mean(kind, KINDS)} "
-                f"It is one or more of {', '.join(map(repr, KINDS))}."
-            )
+        check(f"{{}} of {owner}", {"on": kind}, {"on": one_of(*KINDS)})
     return given
 
 

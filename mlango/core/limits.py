@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from mlango.core.controls import Control, Halt
 from mlango.core.events import BudgetExceeded
-from mlango.core.numbers import NUMBERS, is_positive, is_seconds, plain
+from mlango.core.numbers import is_positive, plain
 from mlango.core.threads import in_thread
 from mlango.core.usage import NO_USAGE, Usage
+from mlango.core.wanted import COUNT, FLAG, SECONDS, Wanted, check_made, one_of
 from mlango.exceptions import Misconfigured, OverBudget
 
 if TYPE_CHECKING:
@@ -24,7 +25,16 @@ REASON = "budget_exceeded"
 STEPS, CALLS = "max_steps", "max_tool_calls"
 ON_EXCEEDED = ("stop", "raise")
 NOT_MADE = ("unknown", "validation", "skipped", "cut", "cancelled")  # or not to their end
-COUNTS = ("max_tokens", "max_input_tokens", "max_output_tokens", STEPS, CALLS)
+NONE = "None for no limit"
+WANTED = {
+    **dict.fromkeys(
+        ("max_tokens", "max_input_tokens", "max_output_tokens", STEPS, CALLS), COUNT.or_none(NONE)
+    ),
+    "max_cost_usd": Wanted(is_positive, "a number of US dollars above 0").or_none(NONE),
+    "max_duration": SECONDS.or_none(NONE),
+    "on_exceeded": one_of(*ON_EXCEEDED),
+    "allow_unpriced": FLAG,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,29 +59,12 @@ class Limits:
     allow_unpriced: bool = False
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name.startswith("max_") and not _is_limit(each.name, value):
-                what = "a whole number" if each.name in COUNTS else "a number"
-                raise Misconfigured(
-                    f"Limits({each.name}={value!r}): a limit is {what} above 0, or None for none."
-                )
-        if self.on_exceeded not in ON_EXCEEDED:
-            raise Misconfigured(
-                f"Limits(on_exceeded={self.on_exceeded!r}): choose from 'stop' and 'raise'."
-            )
+        check_made(self, WANTED)
 
     def describe(self) -> dict[str, Any]:
         """Return the limits that are set."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
-
-
-def _is_limit(name: str, value: Any) -> bool:
-    if name == "max_duration":
-        return value is None or is_seconds(value)
-    kinds = (int,) if name in COUNTS else NUMBERS
-    return value is None or is_positive(value, kinds)
 
 
 @dataclass(slots=True)

@@ -31,3 +31,16 @@ def is_positive(value: Any, kinds: tuple[type, ...] = NUMBERS) -> bool:
     number: Any = value
     # A Decimal that is not a number cannot be compared; an int may be too large for isfinite.
     return (isinstance(number, int) or math.isfinite(number)) and bool(number > 0)
+
+
+def is_count(value: Any) -> bool:
+    """Return whether a value is a whole number above zero."""
+    return is_positive(value, (int,))
+
+
+def is_number_from(value: Any, least: float, kinds: tuple[type, ...] = (int, float)) -> bool:
+    """Return whether a value is a finite number of one of ``kinds``, and not below ``least``."""
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        return False
+    number: Any = value
+    return (isinstance(number, int) or math.isfinite(number)) and bool(number >= least)

@@ -8,10 +8,22 @@ from typing import Any
 
 from mlango.core.durability import Durable
 from mlango.core.limits import Limits
-from mlango.core.policy import Rule, is_permission, rules_of
+from mlango.core.numbers import is_count, is_number_from
+from mlango.core.policy import NO_OR_PERMISSION, Rule, rules_of
+from mlango.core.provider import PROVIDER
 from mlango.core.quota import Quota
 from mlango.core.retry import Retry
 from mlango.core.values import dumps
+from mlango.core.wanted import (
+    COUNT,
+    FLAG,
+    STRINGS,
+    TEXT,
+    Wanted,
+    check,
+    instance_of,
+    one_of,
+)
 from mlango.exceptions import Misconfigured, did_you_mean
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -180,7 +192,7 @@ def build(owner: str, bases: list[Options], meta: type | None, derived: dict[str
     if is_schedule(values.get("schedule")):
         values["schedule"] = (values["schedule"],)
     values = derived | values
-    check(owner, values)
+    check(f"{owner}.Meta.{{}}", values, WANTED)
     if "permissions" in values:
         values["permissions"] = rules_of(values["permissions"])
     for name in SEQUENCES:
@@ -189,96 +201,65 @@ def build(owner: str, bases: list[Options], meta: type | None, derived: dict[str
     return replace(Options(), **values)
 
 
-def check(owner: str, values: dict[str, Any]) -> None:
-    """Raise Misconfigured for the first value that cannot be right."""
-    for name, value in values.items():
-        rule = _RULES.get(name)
-        if rule and not rule[0](value):
-            raise Misconfigured(f"{owner}.Meta.{name} must be {rule[1]}, not {value!r}.")
-
-
-def is_count(value: Any) -> bool:
-    """Return whether a value is a whole number above zero."""
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
 def is_schedule(value: Any) -> bool:
     """Return whether a value says when it is due, as ``Cron`` does."""
     return callable(getattr(value, "due", None))
 
 
-def _sequence(value: Any) -> bool:
-    return isinstance(value, list | tuple)
+def _or_unset(wanted: Wanted) -> Wanted:
+    return Wanted(lambda v: v is UNSET or wanted.fits(v), wanted.words, wanted.choices)
 
 
-def _strings(value: Any) -> bool:
-    return _sequence(value) and all(isinstance(item, str) for item in value)
-
-
-def _is_bool(value: Any) -> bool:
-    return value is UNSET or isinstance(value, bool)
-
-
-def _one_of(choices: tuple[Any, ...]) -> tuple[Any, str]:
-    listed = ", ".join(repr(choice) for choice in choices)
-    return (lambda value: value in choices, f"one of {listed}")
-
-
-_TEXT = (lambda value: isinstance(value, str), "a string")
-_FLAG = (_is_bool, "True or False")
-_LIMITS = (lambda value: value is None or isinstance(value, Limits), "Limits(...) or None")
-_RULES: dict[str, tuple[Any, str]] = {
-    "model": (
+_LIST = instance_of("a list", list, tuple)
+_FLAG = _or_unset(FLAG)
+_LIMITS = instance_of("Limits(...)", Limits).or_none()
+_AGENTS = Wanted(_LIST.fits, "a list of agents, or of their labels")
+WANTED = {
+    "model": Wanted(
         lambda value: isinstance(value, str) and bool(value.strip()),
         "a model such as 'provider/model' or an alias of MLANGO['MODELS']",
     ),
-    "fallback_models": (_strings, "a list of models such as 'provider/model'"),
-    "retry": (lambda value: value is None or isinstance(value, Retry), "Retry(...) or None"),
-    "system": _TEXT,
-    "tools": (_sequence, "a list of tools"),
-    "max_steps": (lambda v: v is None or v is UNSET or is_count(v), "a positive number or None"),
-    "max_tokens": (is_count, "a positive number of tokens"),
-    "output_retries": (lambda v: v == 0 or is_count(v), "a number from 0"),
-    "max_parallel_tools": (lambda v: v is UNSET or is_count(v), "a positive number"),
-    "temperature": (
-        lambda v: v is None or (isinstance(v, int | float) and not isinstance(v, bool) and v >= 0),
-        "a number from 0, or None",
-    ),
-    "stop_sequences": (_strings, "a list of strings"),
-    "tags": (_strings, "a list of strings"),
-    "subagents": (_sequence, "a list of agents, or of their labels"),
-    "handoffs": (_sequence, "a list of agents, or of their labels"),
-    "max_subagent_depth": (is_count, "a positive number"),
-    "schedule": (
-        lambda value: _sequence(value) and all(map(is_schedule, value)),
+    "fallback_models": Wanted(STRINGS.fits, "a list of models such as 'provider/model'"),
+    "retry": instance_of("Retry(...)", Retry).or_none(),
+    "system": TEXT,
+    "tools": Wanted(_LIST.fits, "a list of tools"),
+    "provider": _or_unset(PROVIDER),
+    "max_steps": _or_unset(COUNT.or_none("None for no bound")),
+    "max_tokens": Wanted(is_count, "a whole number of tokens above 0"),
+    "output_retries": Wanted(lambda v: is_number_from(v, 0, (int,)), "a whole number from 0"),
+    "max_parallel_tools": _or_unset(COUNT),
+    "temperature": Wanted(lambda v: is_number_from(v, 0), "a number from 0").or_none(),
+    "stop_sequences": STRINGS,
+    "tags": STRINGS,
+    "subagents": _AGENTS,
+    "handoffs": _AGENTS,
+    "max_subagent_depth": COUNT,
+    "schedule": Wanted(
+        lambda value: _LIST.fits(value) and all(map(is_schedule, value)),
         "Cron(...) or a list of them",
     ),
-    "thinking": _one_of((None, UNSET, *THINKING)),
-    "effort": _one_of((None, *EFFORTS)),
-    "steering_mode": _one_of(STEERING_MODES),
-    "follow_up_mode": _one_of(STEERING_MODES),
+    "thinking": _or_unset(one_of(None, *THINKING)),
+    "effort": one_of(None, *EFFORTS),
+    "steering_mode": one_of(*STEERING_MODES),
+    "follow_up_mode": one_of(*STEERING_MODES),
     "tracing": _FLAG,
     "capture_content": _FLAG,
-    "disclose_errors": _FLAG,
+    "disclose_errors": FLAG,
     "limits": _LIMITS,
     "session_limits": _LIMITS,
-    "quotas": (
-        lambda value: _sequence(value) and all(isinstance(each, Quota) for each in value),
+    "quotas": Wanted(
+        lambda value: _LIST.fits(value) and all(isinstance(each, Quota) for each in value),
         "a list of Quota(...)",
     ),
-    "guardrails": (_sequence, "a list of guardrails"),
-    "permission": (
-        lambda value: value == "" or is_permission(value),
-        "a Django permission such as 'shop.use_support'",
+    "guardrails": Wanted(_LIST.fits, "a list of guardrails"),
+    "permission": NO_OR_PERMISSION,
+    "permissions": instance_of(
+        "a list of rules, or a dict with allow, ask and deny", list, tuple, dict
     ),
-    "permissions": (
-        lambda value: isinstance(value, list | tuple | dict),
-        "a list of rules, or a dict with allow, ask and deny",
-    ),
-    "ask_question": _FLAG,
-    "durable": (lambda value: isinstance(value, bool | Durable), "True, False or Durable(...)"),
-    "abstract": _FLAG,
-    "app_label": _TEXT,
-    "verbose_name": _TEXT,
-    "description": _TEXT,
+    "ask_question": FLAG,
+    "durable": instance_of("True, False or Durable(...)", bool, Durable),
+    "abstract": FLAG,
+    "app_label": TEXT,
+    "verbose_name": TEXT,
+    "description": TEXT,
 }

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from mlango.core.threads import in_thread
+from mlango.core.wanted import FLAG, Wanted, check, check_made
 from mlango.exceptions import Misconfigured, did_you_mean
 
 ALLOW, ASK, DENY = "allow", "ask", "deny"
@@ -23,6 +24,28 @@ When = Callable[..., Any]
 def is_permission(value: Any) -> bool:
     """Return whether a value is a Django permission: ``app_label.codename``."""
     return isinstance(value, str) and bool(re.fullmatch(r"[^\s.]+\.[^\s.]+", value))
+
+
+PERMISSION = Wanted(
+    is_permission, "a Django permission, 'app_label.codename', such as 'shop.change_order'"
+)
+NO_OR_PERMISSION = Wanted(lambda value: value == "" or is_permission(value), PERMISSION.words)
+WHEN = Wanted(callable, "a function of the arguments").or_none()
+WANTED_OF_APPROVAL = {
+    "permission": NO_OR_PERMISSION,
+    "when": WHEN,
+    "four_eyes": FLAG,
+    "expires": Wanted(
+        lambda value: isinstance(value, timedelta) and value > timedelta(), "a positive timedelta"
+    ).or_none("None for never"),
+}
+WANTED_OF_RULE = {
+    "pattern": Wanted(
+        lambda value: isinstance(value, str) and bool(value),
+        "the name of a tool, or a pattern of names such as 'refund_*'",
+    ),
+    "when": WHEN,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +64,7 @@ class Approval:
     expires: timedelta | None = None
 
     def __post_init__(self) -> None:
-        if self.permission != "" and not is_permission(self.permission):
-            raise Misconfigured(
-                f"Approval(permission={self.permission!r}): a permission is "
-                f"'app_label.codename', such as 'shop.refund_order'."
-            )
-        if self.when is not None and not callable(self.when):
-            raise Misconfigured(f"Approval(when={self.when!r}): when must be a function.")
-        expires = self.expires
-        if expires is not None and not (isinstance(expires, timedelta) and expires > timedelta()):
-            raise Misconfigured(f"Approval(expires={expires!r}): expires is a positive timedelta.")
+        check_made(self, WANTED_OF_APPROVAL)
 
 
 def approval_of(declared: Any) -> Approval | None:
@@ -69,6 +83,10 @@ class Rule:
     effect: str
     pattern: str
     when: When | None = None
+
+    def __post_init__(self) -> None:
+        values = {"pattern": self.pattern, "when": self.when}
+        check(f"{{}} of {self.effect}()", values, WANTED_OF_RULE)
 
     def describe(self) -> list[str]:
         return [self.effect, self.pattern]

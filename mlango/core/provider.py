@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mlango.core.quick import quick
 from mlango.core.threads import in_pool
 from mlango.core.usage import NO_USAGE, Usage
+from mlango.core.wanted import instance_of
 
 if TYPE_CHECKING:
     from mlango.core.run import Run
@@ -159,3 +160,6 @@ class Provider:
 
     async def aclose(self) -> None:
         """Close what is kept between calls, such as connections."""
+
+
+PROVIDER = instance_of("the alias of a provider, or a Provider", str, Provider)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from mlango.core.numbers import NUMBERS, is_positive
+from mlango.core.numbers import is_count, is_positive
+from mlango.core.wanted import FLAG, Wanted, check_made, one_of
 from mlango.exceptions import Misconfigured
 
 PER = ("user", "agent", "tenant", "site")
@@ -22,6 +23,15 @@ def units_of(unit: str, amount: Any) -> int:
 def amount_of(unit: str, units: int) -> Any:
     """Return what so many units are in tokens or dollars."""
     return Decimal(units) / BILLION if unit == "usd" else units
+
+
+WANTED = {
+    "usd": Wanted(is_positive, "a number of US dollars above 0").or_none(),
+    "tokens": Wanted(is_count, "a whole number of tokens above 0").or_none(),
+    "per": one_of(*PER),
+    "every": one_of(*EVERY),
+    "allow_unpriced": FLAG,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +51,7 @@ class Quota:
     def __post_init__(self) -> None:
         if (self.usd is None) == (self.tokens is None):
             raise Misconfigured("Quota(...) takes either usd or tokens.")
-        kinds = NUMBERS if self.tokens is None else (int,)
-        if not is_positive(self.max, kinds):
-            what = "a number" if self.tokens is None else "a whole number"
-            raise Misconfigured(f"Quota({self.unit}={self.max!r}): it is {what} above 0.")
-        for name, choices in (("per", PER), ("every", EVERY)):
-            if getattr(self, name) not in choices:
-                raise Misconfigured(
-                    f"Quota({name}={getattr(self, name)!r}): choose from {', '.join(choices)}."
-                )
+        check_made(self, WANTED)
 
     @property
     def unit(self) -> str:

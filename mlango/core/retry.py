@@ -8,13 +8,14 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from mlango.core.events import FellBack, Retrying
+from mlango.core.numbers import is_number_from
 from mlango.core.tools import REPEATABLE
 from mlango.core.values import clean
+from mlango.core.wanted import Wanted, check_made
 from mlango.exceptions import (
     AuthenticationFailed,
     ContextLengthExceeded,
     InvalidRequest,
-    Misconfigured,
     ProviderError,
 )
 
@@ -23,6 +24,16 @@ if TYPE_CHECKING:
 
 NOT_FOUND = 404
 NOT_RUN = ("unknown", "validation", "skipped", "cut")  # calls whose tool was never called
+
+
+_SECONDS = Wanted(lambda value: is_number_from(value, 0), "a number of seconds from 0")
+_TIMES = Wanted(lambda value: is_number_from(value, 0, (int,)), "a whole number from 0")
+WANTED = {
+    "max_retries": _TIMES.or_none("None for the setting"),
+    **dict.fromkeys(
+        ("base_delay", "max_delay", "max_elapsed"), _SECONDS.or_none("None for the setting")
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +50,7 @@ class Retry:
     max_elapsed: float | None = None
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            kinds = (int,) if each.name == "max_retries" else (int, float)
-            is_number = isinstance(value, kinds) and not isinstance(value, bool)
-            if value is not None and not (is_number and value >= 0):
-                what = "a whole number" if kinds == (int,) else "a number of seconds"
-                raise Misconfigured(
-                    f"Retry({each.name}={value!r}): it is {what} from 0, or None for the setting."
-                )
+        check_made(self, WANTED)
 
     def describe(self) -> dict[str, Any]:
         """Return what is set."""

@@ -19,12 +19,13 @@ from typing import Any, overload
 from mlango.core.context import Context
 from mlango.core.dialects import adapt_schema
 from mlango.core.messages import NAME
-from mlango.core.numbers import is_seconds
-from mlango.core.policy import is_permission
+from mlango.core.numbers import is_number_from, is_seconds
+from mlango.core.policy import PERMISSION, Approval
 from mlango.core.results import ToolResult, render
 from mlango.core.schema import Parameters
 from mlango.core.signature import in_class_body, kind_of, name_of, place_of, read, target
 from mlango.core.values import clean, dumps, truncate
+from mlango.core.wanted import FLAG, TEXT, Wanted, check, one_of
 from mlango.exceptions import Misconfigured, ToolDefinitionError, did_you_mean
 
 __all__ = ["Tool", "ToolResult", "ToolSchemas", "Toolbox", "Toolset", "render", "tool"]
@@ -67,12 +68,8 @@ class Tool:
 
     def __post_init__(self) -> None:
         _check_name(self.name)
-        for option, (fits, rule) in OPTION_RULES.items():
-            value = getattr(self, option)
-            if not fits(value):
-                raise ToolDefinitionError(
-                    f"{option} of the tool {self.name!r} must be {rule}, not {value!r}."
-                )
+        values = {option: getattr(self, option) for option in WANTED}
+        check(f"{{}} of the tool {self.name!r}", values, WANTED, ToolDefinitionError)
         if self.retries and self.effect not in REPEATABLE:
             raise ToolDefinitionError(
                 f"The tool {self.name!r} cannot have retries: its effect is {self.effect!r}, so a "
@@ -160,7 +157,7 @@ def _check_name(name: Any) -> None:
 
 
 def _is_approval(value: Any) -> bool:
-    return isinstance(value, bool) or not isinstance(value, str | bytes | int | float)
+    return isinstance(value, bool | Approval | None) or callable(value)
 
 
 def _is_timeout(value: Any) -> bool:
@@ -172,25 +169,21 @@ def _are_tags(value: Any) -> bool:
     return is_list and all(isinstance(tag, str) for tag in value)
 
 
-OPTION_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "description": (lambda value: isinstance(value, str), "text"),
-    "strict": (lambda value: isinstance(value, bool), "True or False"),
-    "permission": (
-        lambda value: value is None or is_permission(value),
-        "a Django permission such as 'shop.change_order', or None",
+WANTED = {
+    "description": TEXT,
+    "strict": FLAG,
+    "permission": PERMISSION.or_none(),
+    "approval": Wanted(_is_approval, "an Approval, a function, True, False or None"),
+    "effect": one_of(*EFFECTS),
+    "timeout": Wanted(
+        _is_timeout, "a number of seconds above 0, None for the setting, or inf for none"
     ),
-    "approval": (_is_approval, "an Approval, a function, True, False or None"),
-    "effect": (lambda value: value in EFFECTS, f"one of {', '.join(EFFECTS)}"),
-    "timeout": (
-        _is_timeout,
-        "a positive number of seconds, None for the setting, or inf for none",
-    ),
-    "retries": (lambda value: type(value) is int and value >= 0, "a number from 0"),
-    "parallel": (lambda value: isinstance(value, bool), "True or False"),
-    "thread_sensitive": (lambda value: isinstance(value, bool), "True or False"),
-    "atomic": (lambda value: value is None or isinstance(value, bool), "True, False or None"),
-    "on_overflow": (lambda value: value in OVERFLOWS, f"one of {', '.join(OVERFLOWS)}"),
-    "tags": (_are_tags, "a list of strings"),
+    "retries": Wanted(lambda value: is_number_from(value, 0, (int,)), "a whole number from 0"),
+    "parallel": FLAG,
+    "thread_sensitive": FLAG,
+    "atomic": FLAG.or_none(),
+    "on_overflow": one_of(*OVERFLOWS),
+    "tags": Wanted(_are_tags, "a list of strings"),
 }
 
 
@@ -259,7 +252,7 @@ def tool(
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    known = [option for option in OPTION_RULES if option != "description"]
+    known = [option for option in WANTED if option != "description"]
     for option in options:
         if option not in known:
             listed = ", ".join(sorted([*known, *Draft.OPTIONS]))

@@ -17,6 +17,7 @@ from mlango.clock import Now
 from mlango.core.memory import owner_key
 from mlango.core.values import clean, dumps
 from mlango.core.visible import canonical, visible
+from mlango.core.wanted import USER, check
 from mlango.exceptions import AlreadyDecided, Misused
 from mlango.models.durable import DurableRun
 from mlango.models.json import decoded
@@ -281,6 +282,8 @@ class Approval(models.Model):
 
     def _permit(self, by: Any) -> None:
         """Raise PermissionDenied, or AlreadyDecided as far as this object knows."""
+        if isinstance(by, str | int):  # nobody's name or key: the row is asked what it may
+            check("{}", {"by": by}, {"by": USER}, Misused)
         if not self.may_decide(by):
             raise PermissionDenied(
                 f"You may not decide the approval {self.uuid[:8]}. It takes {self.who_may()}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlango.agents.requests import MAX_KEY
+from mlango.agents.arguments import MAX_KEY
 from mlango.core.memory import owner_key
 from mlango.serve.problems import Problem
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlango.agents.requests import MAX_KEY
+from mlango.agents.arguments import MAX_KEY
 from mlango.core.memory import SESSION_ID
 from mlango.models import Trace
 from mlango.serve.problems import CONTENT_TYPE

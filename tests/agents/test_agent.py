@@ -1,6 +1,7 @@
 """Declaring agents: Meta, fields, methods and what is wrong with them."""
 
 import pytest
+from django.contrib.auth.models import User
 
 from mlango.agents import Agent, Approval, BufferMemory, NullMemory, fields, tool
 from mlango.agents.providers import ScriptedProvider, ToolCall
@@ -197,7 +198,7 @@ async def test_prompt_and_model_may_be_async_and_take_the_context():
             return [look]
 
     provider = ScriptedProvider([[ToolCall("", "look", {"key": "a"})], "ok"])
-    result = await Dynamic().arun("hi", provider=provider, user="ada")
+    result = await Dynamic().arun("hi", provider=provider, user=User(pk=1, username="ada"))
 
     assert provider.calls[0].system == "For ada."
     assert result.tool_results[0].content == "A"
@@ -314,7 +315,7 @@ def test_two_agents_modules_may_not_use_one_label():
 
 @pytest.mark.parametrize("wrong", [".", "shop.", ".pay", "shop", "a.b.c", "shop. pay", 5])
 def test_a_permission_has_an_app_and_a_codename_wherever_it_stands(wrong):
-    with pytest.raises(ToolDefinitionError, match="a Django permission such as"):
+    with pytest.raises(ToolDefinitionError, match=r"'app_label\.codename'"):
 
         @tool(permission=wrong)
         def look() -> str:
@@ -322,7 +323,7 @@ def test_a_permission_has_an_app_and_a_codename_wherever_it_stands(wrong):
 
     with pytest.raises(Misconfigured, match=r"'app_label\.codename'"):
         Approval(permission=wrong)
-    with pytest.raises(Misconfigured, match="a Django permission such as"):
+    with pytest.raises(Misconfigured, match=r"'app_label\.codename'"):
 
         class Desk(Agent):
             class Meta:

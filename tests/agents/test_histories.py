@@ -166,7 +166,7 @@ def test_one_file_where_a_list_is_needed_is_refused_and_not_read_by_letters(name
 
 
 def test_metadata_that_is_no_dict_is_refused():
-    with pytest.raises(Misused, match="metadata is a dict, not int"):
+    with pytest.raises(Misused, match="metadata must be a dict, or None, not 3"):
         Payer().run("Hi", metadata=3, provider=ScriptedProvider(["Hi."]))
 
 

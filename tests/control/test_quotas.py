@@ -419,13 +419,13 @@ class TestPeriods:
     [
         ({}, "either usd or tokens"),
         ({"usd": 1, "tokens": 1}, "either usd or tokens"),
-        ({"usd": 0}, "usd=0"),
-        ({"usd": Decimal("NaN")}, "usd=Decimal"),
-        ({"usd": math.inf}, "usd=inf"),
-        ({"tokens": 1.5}, "tokens=1.5"),
-        ({"usd": True}, "usd=True"),
-        ({"usd": 1, "per": "planet"}, "per='planet'"),
-        ({"usd": 1, "every": "year"}, "every='year'"),
+        ({"usd": 0}, "usd of .* not 0"),
+        ({"usd": Decimal("NaN")}, "usd of .* not Decimal"),
+        ({"usd": math.inf}, "usd of .* not inf"),
+        ({"tokens": 1.5}, "tokens of .* not 1.5"),
+        ({"usd": True}, "usd of .* not True"),
+        ({"usd": 1, "per": "planet"}, "per of .* 'site', not 'planet'"),
+        ({"usd": 1, "every": "year"}, "every of .* not 'year'"),
     ],
 )
 def test_a_wrong_quota_is_refused(wrong, words):

@@ -373,14 +373,14 @@ NO_COUNTS = [0, -1, "3", 1.5, True, math.inf]
 
 @pytest.mark.parametrize("wrong", NO_COUNTS)
 def test_a_number_of_steps_that_is_none_is_refused_when_the_class_is_made(wrong):
-    with pytest.raises(Misconfigured, match="max_steps must be a positive number or None"):
+    with pytest.raises(Misconfigured, match="max_steps must be a whole number above 0, or None"):
         type("Wrong", (Agent,), {"Meta": type("Meta", (), {"max_steps": wrong})})
 
 
 @pytest.mark.parametrize("wrong", NO_COUNTS)
 def test_and_when_a_run_is_given_it(wrong):
     model = ScriptedProvider(["done"])
-    with pytest.raises(Misused, match="max_steps must be a positive number"):
+    with pytest.raises(Misused, match="max_steps must be a whole number above 0"):
         Talker().run("hi", max_steps=wrong, provider=model)
     assert model.calls == []
 
@@ -409,7 +409,7 @@ def test_a_time_that_no_clock_counts_to_is_refused(wrong):
     def call() -> str:
         """Call."""
 
-    with pytest.raises(ToolDefinitionError, match="positive number of seconds"):
+    with pytest.raises(ToolDefinitionError, match="a number of seconds above 0"):
         tool(timeout=wrong)(call)
 
 

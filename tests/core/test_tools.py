@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
 from typing import Annotated, Any
 
 import pytest
@@ -15,6 +14,7 @@ from asgiref.sync import sync_to_async
 from pydantic import BaseModel
 
 from mlango.core.context import Context
+from mlango.core.policy import Approval
 from mlango.core.schema import Parameters
 from mlango.core.signature import read
 from mlango.core.tools import Tool, Toolbox, ToolResult, ToolSchemas, Toolset, render, tool
@@ -91,29 +91,33 @@ def test_the_repr_tells_name_and_parameters():
     assert repr(add) == "<Tool add(a, b)>"
 
 
+PERMITTED = "a Django permission, 'app_label.codename', such as 'shop.change_order', or None"
+TIMED = "a number of seconds above 0, None for the setting, or inf for none"
+
+
 @pytest.mark.parametrize(
     ("option", "value", "rule"),
     [
         ("description", 5, "text"),
         ("strict", 1, "True or False"),
-        ("permission", "change_order", "a Django permission such as 'shop.change_order', or None"),
-        ("permission", True, "a Django permission such as 'shop.change_order', or None"),
+        ("permission", "change_order", PERMITTED),
+        ("permission", True, PERMITTED),
         ("approval", "yes", "an Approval, a function, True, False or None"),
-        ("effect", "twice", "one of read, idempotent, transactional, once"),
-        ("timeout", 0, "a positive number of seconds, None for the setting, or inf for none"),
-        ("timeout", "5", "a positive number of seconds, None for the setting, or inf for none"),
-        ("timeout", True, "a positive number of seconds, None for the setting, or inf for none"),
+        ("effect", "twice", "one of 'read', 'idempotent', 'transactional', 'once'"),
+        ("timeout", 0, TIMED),
+        ("timeout", "5", TIMED),
+        ("timeout", True, TIMED),
         (
             "timeout",
             float("nan"),
-            "a positive number of seconds, None for the setting, or inf for none",
+            TIMED,
         ),
-        ("retries", -1, "a number from 0"),
-        ("retries", True, "a number from 0"),
+        ("retries", -1, "a whole number from 0"),
+        ("retries", True, "a whole number from 0"),
         ("parallel", None, "True or False"),
         ("thread_sensitive", 0, "True or False"),
-        ("atomic", 1, "True, False or None"),
-        ("on_overflow", "cut", "one of truncate, error"),
+        ("atomic", 1, "True or False, or None"),
+        ("on_overflow", "cut", "one of 'truncate', 'error'"),
         ("tags", "abc", "a list of strings"),
         ("tags", [1], "a list of strings"),
     ],
@@ -131,7 +135,7 @@ def test_an_option_that_cannot_be_is_refused(option, value, rule):
         ("permission", "shop.change_order"),
         ("approval", True),
         ("approval", len),
-        ("approval", SimpleNamespace()),
+        ("approval", Approval()),
         ("effect", "read"),
         ("timeout", 0.5),
         ("retries", 0),

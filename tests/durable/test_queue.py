@@ -3,12 +3,15 @@
 import asyncio
 import threading
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.db import connections, transaction
+from django.test import RequestFactory
 from django.utils import timezone
 
+from mlango.agents import BufferMemory
 from mlango.agents.execution import execute_now
 from mlango.agents.providers import ScriptedProvider
 from mlango.agents.worker import Worker
@@ -153,17 +156,17 @@ class TestEnqueue:
     @pytest.mark.parametrize(
         ("option", "value"),
         [
-            ("memory", object()),
+            ("memory", BufferMemory()),
             ("approve", lambda request: True),
             ("request", object()),
             ("provider", ScriptedProvider(["Hello."])),
             ("state", {"a": object()}),
-            ("user", object()),
+            ("user", SimpleNamespace(is_authenticated=True, pk=5)),
         ],
     )
     def test_what_cannot_be_stored_is_refused_by_name(self, option, value):
         if option == "request":
-            value = type("Request", (), {"user": None})()
+            value = RequestFactory().get("/")
         with pytest.raises(Misused, match=f"cannot be given this '{option}'"):
             Clerk().enqueue(plan("Hello."), **{option: value})
 

@@ -5,6 +5,7 @@ from contextlib import aclosing
 
 import pytest
 from django.apps import apps
+from django.contrib.auth.models import User
 
 from mlango.agents import (
     Agent,
@@ -630,9 +631,10 @@ def test_a_check_sees_the_run():
         def check_output(self, text, ctx):
             seen.append((ctx.kind, ctx.user, ctx.state, len(ctx.messages), text))
 
-    agent(Looking()).run("hi", provider=ScriptedProvider(["hello"]), user="ann", state={"a": 1})
+    ann = User(pk=1, username="ann")
+    agent(Looking()).run("hi", provider=ScriptedProvider(["hello"]), user=ann, state={"a": 1})
 
-    assert seen == [("output", "ann", {"a": 1}, 1, "hello")]
+    assert seen == [("output", ann, {"a": 1}, 1, "hello")]
 
 
 def test_a_check_that_blocks_its_thread_may_use_the_database():

@@ -5,7 +5,7 @@ from contextlib import aclosing
 from decimal import Decimal
 
 import pytest
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.db import transaction
 
 from mlango.agents import (
@@ -145,7 +145,7 @@ def test_a_subagent_named_like_a_tool_is_refused():
 
 
 def test_a_budget_must_be_limits():
-    with pytest.raises(Misconfigured, match="budget must be Limits"):
+    with pytest.raises(Misconfigured, match=r"budget of as_tool\(\) must be Limits"):
         _agent("Desk", "", [], {}).as_tool(budget=5)
 
 
@@ -368,9 +368,9 @@ async def test_a_subagent_works_for_the_same_user_and_state():
     agent = pair(
         [ask(), "Found."], [call("look"), "Ok."], [look], tracing=False, child_tracing=False
     )
-    state = {}
-    await agent().arun("hi", user="anna", request=None, state=state)
-    assert seen == [("anna", None, "")]
+    state, anna = {}, User(pk=1, username="anna")
+    await agent().arun("hi", user=anna, request=None, state=state)
+    assert seen == [(anna, None, "")]
     assert state == {"seen": True}
 
 

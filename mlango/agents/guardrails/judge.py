@@ -18,11 +18,10 @@ from mlango.core.guardrails import (
     Verdict,
     kinds,
 )
-from mlango.core.numbers import is_seconds
-from mlango.core.provider import Provider
+from mlango.core.provider import PROVIDER, Provider
 from mlango.core.run import Run
 from mlango.core.values import dumps
-from mlango.exceptions import Misconfigured
+from mlango.core.wanted import SECONDS, TEXT, Wanted, check_made
 
 MAX_TOKENS = 1024  # a model that reasons needs some for that
 SYSTEM = """\
@@ -32,6 +31,17 @@ anything that it says.
 The rule: {instruction}
 
 Answer with one word: ALLOW if the rule is kept, BLOCK if it is broken or you are not sure."""
+
+
+WANTED = {
+    "instruction": Wanted(
+        lambda value: isinstance(value, str) and bool(value.strip()),
+        "what is allowed, such as 'No legal advice.'",
+    ),
+    "model": TEXT,
+    "provider": PROVIDER.or_none("None for the agent's own"),
+    "timeout": SECONDS,
+}
 
 
 class LLMJudge(Guardrail):
@@ -52,22 +62,12 @@ class LLMJudge(Guardrail):
         on: str | Iterable[str] = (INPUT, OUTPUT),
         timeout: float = 60.0,
     ) -> None:
-        if not (isinstance(instruction, str) and instruction.strip()):
-            raise Misconfigured(
-                f"LLMJudge: instruction says what is allowed, such as 'No legal advice.', "
-                f"not {instruction!r}."
-            )
-        if not isinstance(model, str):
-            raise Misconfigured(f"LLMJudge: model is the name of one, not {model!r}.")
-        if not is_seconds(timeout):
-            raise Misconfigured(
-                f"LLMJudge: timeout is a positive number of seconds, not {timeout!r}."
-            )
         self.instruction = instruction
         self.model = model
         self.provider = provider
         self.on = kinds("LLMJudge", on)
         self.timeout = timeout
+        check_made(self, WANTED)
 
     async def check_input(self, text: str, ctx: GuardrailContext) -> Verdict:
         return await self._judge("what a user says to an assistant", text, ctx)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from mlango.agents.guardrails.text import TextGuardrail, Verdict, count_of
+from mlango.agents.guardrails.text import TextGuardrail, Verdict
 from mlango.core.guardrails import INPUT, OUTPUT, Block
 from mlango.core.values import dumps
+from mlango.core.wanted import COUNT, check_made
 
 
 class MaxLength(TextGuardrail):
@@ -19,7 +20,8 @@ class MaxLength(TextGuardrail):
         self, max_chars: int = 10_000, *, on: str | Iterable[str] = (INPUT, OUTPUT)
     ) -> None:
         super().__init__(on=on)
-        self.max_chars = count_of("MaxLength", "max_chars", max_chars)
+        self.max_chars = max_chars
+        check_made(self, {"max_chars": COUNT})
 
     def check_text(self, text: str) -> Verdict:
         if len(text) <= self.max_chars:

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from mlango.agents.guardrails.text import (
-    BLOCK,
-    TextGuardrail,
-    Verdict,
-    action_of,
-    count_of,
-    plain,
-    replacement_of,
-)
+from mlango.agents.guardrails.text import ACTION, BLOCK, TextGuardrail, Verdict, plain
 from mlango.core.guardrails import INPUT, OUTPUT, Block, Rewrite
+from mlango.core.wanted import COUNT, TEXT, check_made
 from mlango.exceptions import Misconfigured
 
 FLAGS = {"i": "IGNORECASE", "m": "MULTILINE", "s": "DOTALL", "x": "VERBOSE"}
 MAX_CHARS = 100_000
 # A pattern that takes longer, such as (a+)+$, would take for ever; most take a thousandth.
 SECONDS = 0.05
+WANTED = {
+    "pattern": TEXT,
+    "flags": TEXT,
+    "action": ACTION,
+    "replacement": TEXT,
+    "max_chars": COUNT,
+}
 REASON = "It matches a pattern that is not allowed."
 
 
@@ -46,9 +46,10 @@ class Regex(TextGuardrail):
         super().__init__(on=on)
         self.pattern = pattern
         self.flags = flags
-        self.action = action_of("Regex", action)
-        self.replacement = replacement_of("Regex", replacement)
-        self.max_chars = count_of("Regex", "max_chars", max_chars)
+        self.action = action
+        self.replacement = replacement
+        self.max_chars = max_chars
+        check_made(self, WANTED)
         self._compiled = _compiled(pattern, flags)
 
     def check_text(self, text: str) -> Verdict:
@@ -73,8 +74,6 @@ def _compiled(pattern: str, flags: str) -> Any:
     # Unlike re, it can be told to stop and lets other threads run. Few agents need it.
     import regex
 
-    if not isinstance(flags, str):
-        raise Misconfigured(f"Regex: flags are letters out of 'imsx', not {flags!r}.")
     unknown = sorted(set(flags) - set(FLAGS))
     if unknown:
         raise Misconfigured(

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mlango.agents.guardrails.text import (
-    BLOCK,
-    TextGuardrail,
-    Verdict,
-    action_of,
-    replacement_of,
-)
+from mlango.agents.guardrails.text import ACTION, BLOCK, TextGuardrail, Verdict
 from mlango.core.guardrails import INPUT, OUTPUT, Block, Rewrite
+from mlango.core.wanted import TEXT, check_made
 from mlango.runtime.redaction import Redactor
 
 REASON = "A secret, such as a key or a password."
@@ -30,8 +25,9 @@ class SecretScan(TextGuardrail):
         on: str | Iterable[str] = (INPUT, OUTPUT),
     ) -> None:
         super().__init__(on=on)
-        self.action = action_of("SecretScan", action)
-        self.replacement = replacement_of("SecretScan", replacement)
+        self.action = action
+        self.replacement = replacement
+        check_made(self, {"action": ACTION, "replacement": TEXT})
 
     def check_text(self, text: str) -> Verdict:
         rewritten = Redactor().text(text, self.replacement)

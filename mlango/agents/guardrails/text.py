@@ -20,11 +20,11 @@ from mlango.core.guardrails import (
     kinds,
 )
 from mlango.core.guardrails import Verdict as Verdict
-from mlango.core.options import is_count
 from mlango.core.values import to_json
-from mlango.exceptions import Misconfigured, did_you_mean
+from mlango.core.wanted import one_of
 
 BLOCK, REWRITE = ACTIONS = ("block", "rewrite")
+ACTION = one_of(*ACTIONS)
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 
@@ -76,30 +76,6 @@ class TextGuardrail(Guardrail):
             return value
         verdicts.append(verdict)
         return verdict.value if isinstance(verdict, Rewrite) else value
-
-
-def action_of(owner: str, action: str) -> str:
-    """Return what to do with what was found. Raises Misconfigured."""
-    if action not in ACTIONS:
-        raise Misconfigured(
-            f"{owner}: action={action!r} is unknown.{did_you_mean(action, ACTIONS)} "
-            f"It is 'block' or 'rewrite'."
-        )
-    return action
-
-
-def replacement_of(owner: str, replacement: str) -> str:
-    """Return what to put in the place of what was found. Raises Misconfigured."""
-    if not isinstance(replacement, str):
-        raise Misconfigured(f"{owner}: replacement is text, not {replacement!r}.")
-    return replacement
-
-
-def count_of(owner: str, name: str, value: int) -> int:
-    """Return an option that counts something. Raises Misconfigured."""
-    if not is_count(value):
-        raise Misconfigured(f"{owner}: {name} is a positive number, not {value!r}.")
-    return value
 
 
 def plain(text: str) -> str:

@@ -7,9 +7,8 @@ from collections import OrderedDict
 
 from mlango.core.memory import Memory, SessionKey
 from mlango.core.messages import turns
-from mlango.core.options import is_count
 from mlango.core.provider import Message
-from mlango.exceptions import Misconfigured
+from mlango.core.wanted import COUNT, check_made
 
 # The session that was used longest ago goes first when there are more.
 MAX_SESSIONS = 10_000
@@ -31,9 +30,8 @@ class BufferMemory(Memory):
     blocking = False
 
     def __init__(self, k: int = 20) -> None:
-        if not is_count(k):
-            raise Misconfigured(f"{type(self).__name__}(k={k!r}): k must be a positive number.")
         self.k = k
+        check_made(self, {"k": COUNT})
         self._sessions: OrderedDict[SessionKey, list[Message]] = OrderedDict()
         self._lock = threading.Lock()
 

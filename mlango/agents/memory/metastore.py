@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from django.utils import timezone
 
 from mlango.core.memory import NOT_REMEMBERED, History, Memory, SessionKey
-from mlango.core.options import is_count
 from mlango.core.provider import Message
 from mlango.core.run import CANCELLED, FINISHED, STOPPED
-from mlango.exceptions import Misconfigured
+from mlango.core.wanted import COUNT, check_made
 from mlango.models import Session, Trace
 from mlango.runtime import database
 
@@ -22,11 +21,8 @@ class MetastoreMemory(Memory):
     """
 
     def __init__(self, max_turns: int = 20) -> None:
-        if not is_count(max_turns):
-            raise Misconfigured(
-                f"MetastoreMemory(max_turns={max_turns!r}): max_turns must be a positive number."
-            )
         self.max_turns = max_turns
+        check_made(self, {"max_turns": COUNT})
 
     def load(self, key: SessionKey) -> list[Message]:
         history = History()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from mlango.agents.memory.buffer import BufferMemory, last_turns
 from mlango.core.messages import turns
-from mlango.core.options import is_count
 from mlango.core.provider import Message
-from mlango.exceptions import Misconfigured
+from mlango.core.wanted import COUNT, check_made
 
 
 class WindowMemory(BufferMemory):
@@ -14,12 +13,8 @@ class WindowMemory(BufferMemory):
 
     def __init__(self, k: int = 20, keep_first: int = 1) -> None:
         super().__init__(k)
-        if not is_count(keep_first):
-            raise Misconfigured(
-                f"WindowMemory(keep_first={keep_first!r}): keep_first must be a positive number. "
-                f"For none, use BufferMemory."
-            )
         self.keep_first = keep_first
+        check_made(self, {"keep_first": COUNT})
 
     def _cut(self, messages: list[Message]) -> list[Message]:
         first = [message for turn in list(turns(messages))[: self.keep_first] for message in turn]
