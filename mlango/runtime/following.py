@@ -109,12 +109,13 @@ class Reader:
     def _next_rows(self) -> list[Event]:
         rows, (seq, part) = self._rows.filter(trace=self.uuid), self.cursor
         if self._is_new and self.cursor != BEGINNING:
-            self._is_new = False
             # The row with the event at the cursor may go on behind it.
             earlier = rows.filter(seq__lte=seq).exclude(seq=seq, part__gt=part)
             at = earlier.order_by("-seq", "-part").first()
             behind = rows.filter(seq__gt=seq) | rows.filter(seq=seq, part__gt=part)
-            return [*([at] if at else []), *behind.order_by("seq", "part")[:ROWS]]
+            found = [*([at] if at else []), *behind.order_by("seq", "part")[:ROWS]]
+            self._is_new = False  # not before, for a look that fails is made again
+            return found
         behind = rows.filter(seq__gte=seq).exclude(seq=seq, part__lte=part)
         return list(behind.order_by("seq", "part")[:ROWS])
 

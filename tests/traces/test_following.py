@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 import pytest
-from django.db import connections
+from django.db import OperationalError, connections
 
 from mlango.agents import Agent, tool
 from mlango.agents.providers import Completion, ScriptedProvider, ToolCall
@@ -334,3 +334,21 @@ def test_a_database_that_fails_makes_a_hole_and_no_failure(monkeypatch):
     found = [each.kind for each in follow(uuid)]
     assert found.count("resync") == 1
     assert found[-1] == "finished"
+
+
+def test_a_look_that_fails_is_made_again_and_nothing_is_left_out():
+    uuid, told = live(provider=Gated())
+    after = next(each.cursor for each in told if each.kind == "text_chunk")
+    failures = iter([OperationalError("The server is away.")])
+
+    def fail(execute, sql, params, many, context):
+        if "mlango_event" in sql:
+            for failure in failures:
+                raise failure
+        return execute(sql, params, many, context)
+
+    reader = Reader(uuid, after)
+    with connections["default"].execute_wrapper(fail), pytest.raises(OperationalError):
+        reader.fetch()
+
+    assert reader.fetch() == told[after.seq + 1 :]

@@ -57,12 +57,16 @@ class Bell:
             try:
                 with connection.cursor() as cursor:
                     cursor.execute(f"LISTEN {CHANNEL}")
-                while not self._ended.is_set():
-                    for notice in connection.connection.notifies(timeout=HEAR):
-                        if notice.payload == self._queue:
-                            self._heard()
+                with connection.wrap_database_errors:  # of the driver, which is asked itself
+                    self._hear(connection.connection)
             except Error as error:
                 logger.info("The worker cannot listen, so it looks: %s", type(error).__name__)
                 self._ended.wait(REST)
             finally:
                 connection.close()
+
+    def _hear(self, driver: Any) -> None:
+        while not self._ended.is_set():
+            for notice in driver.notifies(timeout=HEAR):
+                if notice.payload == self._queue:
+                    self._heard()
