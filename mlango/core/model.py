@@ -20,6 +20,7 @@ from mlango.core.provider import (
     Provider,
     ReasoningDelta,
     ToolCall,
+    ToolCallDelta,
     pieces,
 )
 from mlango.core.run import Run
@@ -152,6 +153,8 @@ class ModelCall:
     async def _whole(self) -> Delta:
         """Return the first piece of an answer that comes in one, and keep the others."""
         completion = await self.run.provider.acomplete(**self.request)
+        if completion.__class__ is not Completion:
+            self._refuse(completion, "acomplete() returns a Completion")
         if not completion.text and not completion.reasoning:
             return completion
         first, *rest = pieces(completion)
@@ -168,6 +171,8 @@ class ModelCall:
             return run.emit(TextChunk, clean(delta))
         if isinstance(delta, ReasoningDelta):
             return run.emit(ReasoningChunk, clean(delta.text))
+        if not isinstance(delta, ToolCallDelta):
+            self._refuse(delta, "astream() yields texts, deltas and, at last, a Completion")
         return run.emit(ToolCallChunk, delta.index, delta.id, delta.name, clean(delta.arguments))
 
     async def close(self) -> None:
@@ -190,6 +195,13 @@ class ModelCall:
         error.text = arrived or "".join(self.texts)
         self.write(error=error)
         raise error
+
+    def _refuse(self, sent: Any, right: str) -> NoReturn:
+        """Fail a call whose provider does not do as providers must."""
+        name, kind = self.run.provider.name, type(sent).__name__  # not itself: this is told
+        self._fail(
+            ProviderError(f"The provider {name!r} gave a {kind}, but {right}.", provider=name)
+        )
 
     def _ended_early(self) -> ProviderError:
         name = self.run.provider.name

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mlango.core.quick import quick
 from mlango.core.threads import in_pool
 from mlango.core.usage import NO_USAGE, Usage
-from mlango.core.wanted import instance_of
+from mlango.core.wanted import TEXT, Wanted, check_made, instance_of
 
 if TYPE_CHECKING:
     from mlango.core.run import Run
@@ -64,6 +64,30 @@ class Completion:
         if not self.stop_reason:
             reason = self.TOOL_USE if self.tool_calls else self.END_TURN
             object.__setattr__(self, "stop_reason", reason)
+        # Each step makes one, so what is right must cost no call.
+        is_right = (
+            self.text.__class__ is str
+            and self.usage.__class__ is Usage
+            and self.stop_reason.__class__ is str
+            and self.tool_calls.__class__ is list
+        )
+        if is_right:
+            for call in self.tool_calls:
+                is_right = is_right and call.__class__ is ToolCall
+        if not is_right:
+            check_made(self, _WANTED)
+
+
+def _are_calls(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(each, ToolCall) for each in value)
+
+
+_WANTED = {
+    "text": TEXT,
+    "tool_calls": Wanted(_are_calls, "a list of ToolCall(...)"),
+    "stop_reason": TEXT,
+    "usage": instance_of("Usage(...)", Usage),
+}
 
 
 @quick

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import re
 import signal
 import threading
 
@@ -16,6 +17,7 @@ from mlango.agents import Agent, Approval, BufferMemory, Guardrail, Hooks, Limit
 from mlango.agents.execution import execute_now
 from mlango.agents.providers import Completion, Provider, ScriptedProvider, ToolCall, Usage
 from mlango.exceptions import RunError
+from mlango.models import Trace
 from tests.http import over_asgi, over_wsgi
 from tests.wires import assert_sendable
 
@@ -374,3 +376,51 @@ def test_a_guess_of_what_was_used_counts_for_the_limit():
     run = agent.run("hi", provider=ScriptedProvider([step] * 9), limits=Limits(max_tokens=100))
     assert (run.budget.limit, run.budget.value) == ("max_tokens", 140)
     assert run.usage.estimated
+
+
+class Answering(Provider):
+    """Answers with what a function returns, in one piece."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    async def acomplete(self, **request):
+        return self.answer()
+
+
+class AnsweringInPieces(Answering):
+    """Streams what a function returns."""
+
+    async def astream(self, **request):
+        yield self.answer()
+
+
+def odd_answer(**fields):
+    """Return what makes an answer that cannot be."""
+    return lambda: Completion(**{"text": "hi", **fields})
+
+
+NONSENSE = {
+    "nothing": (lambda: None, "gave a NoneType"),
+    "bytes": (lambda: b"hi", "gave a bytes"),
+    "a dict": (lambda: {"text": "hi"}, "gave a dict"),
+    "no usage": (odd_answer(usage=None), "usage of Completion() must be Usage(...), not None"),
+    "no text": (odd_answer(text=None), "text of Completion() must be text, not None"),
+    "calls that are none": (
+        odd_answer(tool_calls=[{"name": "look"}]),
+        "tool_calls of Completion() must be a list of ToolCall(...)",
+    ),
+}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("base", [Answering, AnsweringInPieces])
+@pytest.mark.parametrize(("answer", "told"), NONSENSE.values(), ids=NONSENSE)
+def test_a_provider_that_answers_nonsense_is_told_what_is_right(base, answer, told):
+    with pytest.raises(RunError, match=re.escape(told)) as caught:
+        Maker().run("hi", provider=base(answer), session_id="s")
+
+    trace = Trace.objects.get()
+    assert trace.status == caught.value.run.status == "failed"
+    assert caught.value.run.describe()["status"] == "failed"
+    assert Maker().run("hi", provider=ScriptedProvider(["Back."]), session_id="s").text == "Back."
