@@ -36,6 +36,7 @@ from mlango.exceptions import AlreadyDecided, Misused, TraceNotFound
 from mlango.models import Approval as Row
 from mlango.models import Trace
 from mlango.models.approval import Operator
+from mlango.runtime.registry import registry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -66,6 +67,7 @@ class Desk(Agent):
 @pytest.fixture(autouse=True)
 def _no_refunds():
     refunds.clear()
+    registry.register(Desk)  # other tests have one of this label
 
 
 @pytest.fixture

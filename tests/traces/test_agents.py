@@ -19,7 +19,7 @@ class Clerk(Agent):
 
     class Meta:
         app_label = "shop"
-        provider = ScriptedProvider
+        provider = "echo"
         memory = MetastoreMemory()
         system = "Be brief."
 
