@@ -110,8 +110,7 @@ class Durability(Control):
 
     async def _settle(self, run: Run, job: Job, cut_off: Attempt) -> None:
         """End a call that was cut off, unless somebody wants it to be made again."""
-        if cut_off.result is not None:  # it had committed
-            job.committed = tuple(cut_off.result)
+        if job.committed is not None:
             return
         if self.durable.unknown == TELL_MODEL:
             job.end(CUT_OFF, "unknown")

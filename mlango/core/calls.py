@@ -48,6 +48,15 @@ def refuse(run: Run, calls: list[ToolCall], text: str, error_type: str) -> Itera
     order_results(run.messages)  # others of the turn may have theirs
 
 
+def cancel(run: Run, calls: list[ToolCall]) -> Iterator[Event]:
+    """Answer ``calls`` that nobody makes any more."""
+    for call in calls:
+        job = Job(call, None, run.ordering_of(call))
+        job.committed = run.journal.left(job.ordering)
+        yield finished(run, _add(run, job, job.cancel()))
+    order_results(run.messages)
+
+
 def finished(run: Run, outcome: ToolOutcome) -> Event:
     """Return the event of an outcome."""
     return run.emit(
@@ -103,6 +112,13 @@ class Job:
             self.outcome = self.made(content, error_type, details)
         return self.outcome
 
+    def cancel(self) -> ToolOutcome:
+        """End a call that is not made any more, with what an earlier process got of it."""
+        if self.committed is None:
+            return self.end(CANCELLED, "cancelled")
+        content, is_error, details = self.committed
+        return self.end(content, "tool" if is_error else "", details)
+
     def made(self, content: Any, error_type: str = "", details: Any = None) -> ToolOutcome:
         """Return an outcome, which is not yet that of the call."""
         duration = monotonic() - self.clock if self.clock else 0.0
@@ -119,6 +135,9 @@ class Batch:
         self.run = run
         lookup = run.toolbox.get
         self.jobs = [Job(call, lookup(call.name), run.ordering_of(call)) for call in calls]
+        if run.is_resumed:
+            for job in self.jobs:
+                job.committed = run.journal.left(job.ordering)
         self.left = len(calls)  # the calls whose end was not told yet
         self.pending = deque(self.jobs)
         self.announced: Job | None = None
@@ -194,7 +213,7 @@ class Batch:
             if job.is_parked:
                 run.orderings[job.call.id] = job.ordering
                 continue
-            outcome = job.outcome or job.end(CANCELLED, "cancelled")
+            outcome = job.outcome or job.cancel()
             if run.status == "running" or not self._is_left_open(job):
                 _add(run, job, outcome)
         if run.is_resumed:  # an earlier process may have had the results of other calls
@@ -221,7 +240,7 @@ class Batch:
         run = self.run
         self.running.append(job)
         if run.aborted:  # by the reader of the last event
-            job.end(CANCELLED, "cancelled")
+            job.cancel()
             return
         job.started_at, job.clock = time(), monotonic()
         job.timeout = (job.tool and job.tool.timeout) or run.bounds.tool_timeout
@@ -263,7 +282,7 @@ class Batch:
         for job in self.running:
             if job.outcome is None:
                 job.is_parked = False  # nobody is waited for any more
-                job.end(CANCELLED, "cancelled")
+                job.cancel()
                 self._abandon(job)
 
     def _abandon(self, job: Job) -> None:
@@ -276,7 +295,7 @@ class Batch:
         """End a job that is not to begin any more."""
         self.running.append(job)
         if self.run.aborted or self.run.status != "running":
-            job.end(CANCELLED, "cancelled")
+            job.cancel()
         else:
             job.end(SKIPPED, "skipped")
 
@@ -341,7 +360,7 @@ async def perform(run: Run, job: Job) -> None:
         job.is_parked = job.outcome is None
     except Halt as halt:
         run.halt(halt)
-        job.end(CANCELLED, "cancelled")
+        job.cancel()
     except InvalidArguments as error:
         job.end(clean(str(error)), "validation")
     except ToolError as error:

@@ -77,6 +77,10 @@ class Journal:
         """
         return None
 
+    def left(self, ordering: int) -> tuple[Any, bool, Any] | None:
+        """Return the result of an atomic tool that an earlier process left, if it committed."""
+        return None
+
     # Whether write() keeps anything, so that the loop need not make entries for nothing.
     writes: ClassVar[bool] = False
 

@@ -11,8 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from time import monotonic
 
-from mlango.core.calls import CANCELLED as CANCELLED_CALL
-from mlango.core.calls import CUT, Batch, refuse
+from mlango.core.calls import CUT, Batch, cancel, refuse
 from mlango.core.controls import Halt
 from mlango.core.events import (
     Event,
@@ -118,7 +117,7 @@ async def _store(run: Run) -> None:
     if run.children:
         await asyncio.wait(run.children)
     if run.status != WAITING and run.status not in LEFT:
-        run.outbox.extend(refuse(run, open_calls(run.messages), CANCELLED_CALL, "cancelled"))
+        run.outbox.extend(cancel(run, open_calls(run.messages)))
     try:
         if run.messages and run.status != LOST:
             await hear_rest(run)

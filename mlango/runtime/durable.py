@@ -211,6 +211,10 @@ class DurableJournal(Journal):
         attempt = await self.do(self._attempts(ordering).last)
         return None if attempt is None or attempt.result is None else tuple(attempt.result)
 
+    def left(self, ordering: int) -> Any:
+        attempt = self.attempts.get(ordering)
+        return None if attempt is None or attempt.result is None else tuple(attempt.result)
+
     @property
     def shares_transactions(self) -> bool:
         """Whether what tools write and the journal are in one database."""

@@ -11,7 +11,7 @@ from tests.durable.processes import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-BLOCKED = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
+BLOCKED = "SELECT 1 FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
 
 
 def wake(uuid):
@@ -23,7 +23,7 @@ def wake(uuid):
 
 def is_anybody_blocked():
     with connection.cursor() as cursor:
-        cursor.execute(BLOCKED, [connection.settings_dict["NAME"]])
+        cursor.execute(BLOCKED)
         return cursor.fetchone() is not None
 
 

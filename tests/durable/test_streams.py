@@ -6,7 +6,7 @@ import json
 import pytest
 from django.db import transaction
 
-from mlango.agents import Finished, TextChunk
+from mlango.agents import BufferMemory, Finished, TextChunk
 from mlango.agents.worker import Worker
 from mlango.exceptions import Misused
 from mlango.models import DurableRun, Instruction, Trace
@@ -178,4 +178,4 @@ def test_in_a_transaction_the_reader_does_the_run_himself():
 
 def test_what_cannot_be_stored_is_refused_at_once():
     with pytest.raises(Misused, match="cannot be given this 'memory'"):
-        Clerk().stream(plan("Hello."), memory=object())
+        Clerk().stream(plan("Hello."), memory=BufferMemory())
