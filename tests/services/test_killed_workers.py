@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 # All of them take long. Each third run loses a second process at the same point, and
 # each eighth its whole worker.
-EVERY = int(os.environ.get("MLANGO_TEST_KILL_EVERY", "41"))
+EVERY = int(os.environ.get("MLANGO_TEST_KILL_EVERY", "61"))
 WORKERS, TWICE, WHOLE = 2, 3, 8
 WITHDRAWN = plan([["put", {"what": "a"}]], [["withdraw", {}]], [["linger", {}]], "Never.")
 SHAPES = shapes.SHAPES | {"cancel": Shape(Clerk, WITHDRAWN, 46)}
