@@ -50,7 +50,7 @@ def found(settings, monkeypatch):
 def test_permissions_of_models_are_known_before_they_have_rows(found, django_db_blocker):
     with django_db_blocker.block():
         told = found(
-            permission="auth.view_user",
+            permission="auth.view_group",
             tools=[
                 tool(search_docs.fn, permission="mlango.decide_approval"),
                 tool(search_docs.fn, name="other", approval=Approval(permission="auth.add_group")),
@@ -61,11 +61,11 @@ def test_permissions_of_models_are_known_before_they_have_rows(found, django_db_
 
 
 def test_the_permission_of_an_agent_that_no_model_declares(found):
-    [(number, text)] = found(permission="auth.chnge_user")
+    [(number, text)] = found(permission="auth.chnge_group")
 
     assert number == "mlango.W015"
-    assert "The agent needs the permission 'auth.chnge_user', which no model declares." in text
-    assert "Did you mean 'auth.change_user'?" in text
+    assert "The agent needs the permission 'auth.chnge_group', which no model declares." in text
+    assert "Did you mean 'auth.change_group'?" in text
 
 
 def test_so_of_its_tools_and_of_those_who_approve(found):
